@@ -7,6 +7,7 @@ mod local;
 #[path = "../../../elf/tests/it/model.rs"]
 #[allow(dead_code, reason = "not all of it is needed here")]
 mod model;
+mod setup;
 mod simulated;
 mod simulated_tables;
 mod table_failures;

@@ -6,37 +6,22 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
-use std::ops::Range;
 
 use crate::common::{account, allocated, build};
 use crate::model::brute_force;
+use crate::setup::{KINDS, Setup, seeds};
 use pando_elf::{BuildOptions, CodeTable, Elf, Interval, LayoutKind, Predicate};
-use pando_elf_remote::{PublishOptions, Publisher, ReadOptions, Reader, RemoteError};
+use pando_elf_remote::{Publisher, ReadOptions, Reader, RemoteError};
 use pando_fabric::{Endpoint, Nanos, Random, VerbCounts};
-use pando_pool::{AttachOptions, Pool, PoolError, PoolOptions};
+use pando_pool::{Pool, PoolError};
 use pando_rt::block_on;
-use pando_sim::{FaultBounds, FaultKind, FaultPlan, Faults, Model, SimConfig, SimEndpoint, SimFabric};
+use pando_sim::{FaultKind, SimEndpoint, SimFabric};
 
-const KINDS: [FaultKind; 7] = [
-    FaultKind::Torn,
-    FaultKind::Spikes,
-    FaultKind::Slow,
-    FaultKind::Stop,
-    FaultKind::Kill,
-    FaultKind::Disconnect,
-    FaultKind::LostAnswers,
-];
 const PUBLISHERS: usize = 2;
 const THREADS: usize = 5;
 const TABLES: usize = 5;
 /// Time at which all faults end.
 const WELL_AT: Nanos = 2_000_000;
-
-fn seeds(usually: u64) -> Range<u64> {
-    let Ok(text) = std::env::var("PANDO_SIM_SEEDS") else { return 0..usually };
-    let (first, end) = text.split_once("..").expect("PANDO_SIM_SEEDS=A..B");
-    first.parse().expect("a number")..end.parse().expect("a number")
-}
 
 /// Errors that may happen during faults. Any other is a defect.
 fn is_excused(error: &RemoteError, kinds: &[FaultKind]) -> bool {
@@ -92,48 +77,33 @@ struct Cluster {
 
 impl Cluster {
     fn new(seed: u64, kinds: &[FaultKind]) -> Self {
-        let random = Random::new(seed);
-        let one_of = |choices: &[u64]| choices[(random.next() >> 32) as usize % choices.len()];
-        let faults = Faults { timeout_ns: 100_000, ..Faults::default() };
-        let model = Model { faults: faults.clone(), ..Model::default() };
-        let config = SimConfig { regions: vec![8 << 20; 2], compute_servers: 2, seed, model };
-        let fabric = SimFabric::new(&config).expect("a sound model");
-        let ep = fabric.direct(seed);
-        let attach = AttachOptions::embedded().wait_ns_max(3_000_000).verbs_take_ns(200_000);
-        let pool = block_on(&ep, Pool::create(&ep, PoolOptions::new(attach))).expect("a pool");
-        let publish = PublishOptions {
-            piece_bytes: one_of(&[64, 256]) as u32,
-            stripe_bytes: one_of(&[1 << 10, 1 << 20]),
-            grace_ns: one_of(&[0, 0, 50_000, 1_000_000]),
-            attempts_max: 16,
-        };
-        let open = || block_on(&ep, Publisher::open(&ep, pool.clone(), "elf", publish)).expect("opened");
+        let setup = Setup::new(seed);
+        let (ep, pool) = (&setup.ep, setup.pool.clone());
+        let publish = setup.publish_options();
+        let open = || block_on(ep, Publisher::open(ep, pool.clone(), "elf", publish)).expect("opened");
         let publishers = (0..PUBLISHERS).map(|_| open()).collect();
-        let layout = if one_of(&[0, 1]) == 0 { LayoutKind::Linear } else { LayoutKind::Columnar };
+        let layout = if setup.one_of(&[0, 1]) == 0 { LayoutKind::Linear } else { LayoutKind::Columnar };
         let build_options =
-            BuildOptions { bucket_rows: one_of(&[1, 8, 256]) as u32, ..BuildOptions::default() };
-        let tables = tables(&random);
+            BuildOptions { bucket_rows: setup.one_of(&[1, 8, 256]) as u32, ..BuildOptions::default() };
+        let tables = tables(&setup.random);
         let elfs = tables.iter().map(|table| build(table, &[0, 1, 2, 3], layout, &build_options)).collect();
-        let options = ReadOptions {
-            cache_bytes: one_of(&[0, 500, 1 << 20]),
-            round_trip_bytes: one_of(&[0, 1_000, 22_000]),
-            batch_bytes: one_of(&[1, 1 << 20]),
-            ..ReadOptions::default()
-        };
-        let bounds = FaultBounds {
-            compute_servers: 2,
-            memory_servers: 2,
-            from: 20_000,
-            until: WELL_AT,
-            faults: 1 + one_of(&[0, 1, 2, 3, 4, 5]) as usize,
-            usual: faults,
-        };
-        let drawn: Vec<_> = kinds.iter().copied().filter(|_| random.next() >> 63 == 0).collect();
-        fabric.plan(&FaultPlan::draw(random.next(), &drawn, &bounds));
-        let predicates = predicates(&random);
+        let options = setup.read_options();
+        setup.plan_faults(kinds, WELL_AT);
+        let predicates = predicates(&setup.random);
         let (versions, acknowledged) = (RefCell::default(), Cell::new(0));
         let kinds = kinds.to_vec();
-        Self { fabric, pool, publishers, elfs, tables, predicates, options, kinds, versions, acknowledged }
+        Self {
+            fabric: setup.fabric,
+            pool,
+            publishers,
+            elfs,
+            tables,
+            predicates,
+            options,
+            kinds,
+            versions,
+            acknowledged,
+        }
     }
 
     /// Publishes one table after the other; returns how often that failed.

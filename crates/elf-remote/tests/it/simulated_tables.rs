@@ -6,41 +6,25 @@
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
-use std::ops::Range;
 
 use crate::common::allocated;
+use crate::setup::{KINDS, Setup, seeds};
 use crate::tables::{encoded, spec};
 use pando_elf::{LayoutKind, Value};
 use pando_elf_remote::{
-    Condition, PublishOptions, ReadOptions, RemoteError, TableOptions, TableReader, TableWriter, audit_table,
-    table_blocks,
+    Condition, ReadOptions, RemoteError, TableOptions, TableReader, TableWriter, audit_table, table_blocks,
 };
-use pando_fabric::{Endpoint, Nanos, Random};
-use pando_pool::{AttachOptions, Pool, PoolError, PoolOptions};
+use pando_fabric::{Endpoint, Nanos};
+use pando_pool::{Pool, PoolError};
 use pando_rt::block_on;
-use pando_sim::{FaultBounds, FaultKind, FaultPlan, Faults, Model, SimConfig, SimEndpoint, SimFabric};
+use pando_sim::{FaultKind, SimEndpoint, SimFabric};
 
-const KINDS: [FaultKind; 7] = [
-    FaultKind::Torn,
-    FaultKind::Spikes,
-    FaultKind::Slow,
-    FaultKind::Stop,
-    FaultKind::Kill,
-    FaultKind::Disconnect,
-    FaultKind::LostAnswers,
-];
 const WRITERS: usize = 2;
 const THREADS: usize = 4;
 /// Rows of a batch; the first one is deleted later.
 const BATCH: usize = 3;
 /// Time at which all faults end.
 const WELL_AT: Nanos = 3_000_000;
-
-fn seeds(usually: u64) -> Range<u64> {
-    let Ok(text) = std::env::var("PANDO_SIM_SEEDS") else { return 0..usually };
-    let (first, end) = text.split_once("..").expect("PANDO_SIM_SEEDS=A..B");
-    first.parse().expect("a number")..end.parse().expect("a number")
-}
 
 /// Errors that may happen during faults or races. Any other is a defect.
 fn is_excused(error: &RemoteError) -> bool {
@@ -73,45 +57,19 @@ struct Cluster {
 
 impl Cluster {
     fn new(seed: u64, kinds: &[FaultKind]) -> Self {
-        let random = Random::new(seed);
-        let one_of = |choices: &[u64]| choices[(random.next() >> 32) as usize % choices.len()];
-        let faults = Faults { timeout_ns: 100_000, ..Faults::default() };
-        let model = Model { faults: faults.clone(), ..Model::default() };
-        let config = SimConfig { regions: vec![8 << 20; 2], compute_servers: 2, seed, model };
-        let fabric = SimFabric::new(&config).expect("a sound model");
-        let ep = fabric.direct(seed);
-        let attach = AttachOptions::embedded().wait_ns_max(3_000_000).verbs_take_ns(200_000);
-        let pool = block_on(&ep, Pool::create(&ep, PoolOptions::new(attach))).expect("a pool");
-        let publish = PublishOptions {
-            piece_bytes: one_of(&[64, 256]) as u32,
-            stripe_bytes: one_of(&[1 << 10, 1 << 20]),
-            grace_ns: one_of(&[0, 0, 50_000, 1_000_000]),
-            attempts_max: 16,
-        };
+        let setup = Setup::new(seed);
+        let (ep, pool) = (&setup.ep, setup.pool.clone());
+        let publish = setup.publish_options();
         let changes =
-            TableOptions { join_rows: one_of(&[0, 12, 1 << 16]), fan_in: 2, ..TableOptions::default() };
+            TableOptions { join_rows: setup.one_of(&[0, 12, 1 << 16]), fan_in: 2, ..TableOptions::default() };
         let writer = || TableWriter::new(pool.clone(), "t", publish, changes).expect("valid options");
         let writers: Vec<_> = (0..WRITERS).map(|_| writer()).collect();
-        let layout = if one_of(&[0, 1]) == 0 { LayoutKind::Linear } else { LayoutKind::Columnar };
-        let table = spec(layout, one_of(&[1, 4, 256]) as u32);
-        block_on(&ep, writers[0].create(&ep, &table, None, false)).expect("room");
-        let options = ReadOptions {
-            cache_bytes: one_of(&[0, 500, 1 << 20]),
-            round_trip_bytes: one_of(&[0, 1_000, 22_000]),
-            batch_bytes: one_of(&[1, 1 << 20]),
-            ..ReadOptions::default()
-        };
-        let bounds = FaultBounds {
-            compute_servers: 2,
-            memory_servers: 2,
-            from: 20_000,
-            until: WELL_AT,
-            faults: 1 + one_of(&[0, 1, 2, 3, 4, 5]) as usize,
-            usual: faults,
-        };
-        let drawn: Vec<_> = kinds.iter().copied().filter(|_| random.next() >> 63 == 0).collect();
-        fabric.plan(&FaultPlan::draw(random.next(), &drawn, &bounds));
-        Self { fabric, pool, writers, options, batches: RefCell::default() }
+        let layout = if setup.one_of(&[0, 1]) == 0 { LayoutKind::Linear } else { LayoutKind::Columnar };
+        let table = spec(layout, setup.one_of(&[1, 4, 256]) as u32);
+        block_on(ep, writers[0].create(ep, &table, None, false)).expect("room");
+        let options = setup.read_options();
+        setup.plan_faults(kinds, WELL_AT);
+        Self { fabric: setup.fabric, pool, writers, options, batches: RefCell::default() }
     }
 
     fn note(&self, batch: i64, change: impl FnOnce(&mut Known)) {

@@ -4,6 +4,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use crate::common::allocated;
 use crate::tables::{encoded, spec};
 use crate::unanswered::support::{Ep, Memory, block_on};
 use pando_elf::LayoutKind;
@@ -50,19 +51,10 @@ impl Life {
             block_on(life.writer.insert(&life.ep, &encoded(&rows))).expect("room");
         }
         block_on(life.writer.settle(&life.ep, 1_000_000_000)).expect("no error");
-        life.others = life.allocated();
+        life.others = allocated(&life.ep, &life.pool);
         let table = life.of_table();
         life.others.retain(|addr| !table.contains(addr));
         life
-    }
-
-    fn allocated(&self) -> BTreeSet<u64> {
-        let mut all = BTreeSet::new();
-        let visited = self.pool.visit_allocated(&self.ep, |addr, _| {
-            all.insert(addr.raw());
-        });
-        block_on(visited).expect("no error");
-        all
     }
 
     fn of_table(&self) -> BTreeSet<u64> {
@@ -124,7 +116,7 @@ impl Life {
         }
         let left = block_on(self.writer.settle(&self.ep, 1_000_000_000)).expect("no error");
         assert_eq!((left, self.seen()), (0, seen), "{what}");
-        let (table, all) = (self.of_table(), self.allocated());
+        let (table, all) = (self.of_table(), allocated(&self.ep, &self.pool));
         assert!(table.is_subset(&all), "{what}: blocks of the table are free");
         let given_up: BTreeSet<u64> = self.writer.doubtful().iter().map(|(addr, _)| addr.raw()).collect();
         let lost: Vec<_> = all

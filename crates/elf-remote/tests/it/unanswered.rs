@@ -12,7 +12,7 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
-use crate::common::build;
+use crate::common::{allocated, build};
 use pando_elf::{BuildOptions, CodeTable, Elf, LayoutKind, Predicate};
 use pando_elf_remote::{PublishOptions, Published, Publisher, ReadOptions, Reader, RemoteError};
 use pando_fabric::Endpoint;
@@ -49,18 +49,9 @@ impl Life {
         let pool = block_on(Pool::create(&ep, options)).expect("a pool");
         let publisher = block_on(Publisher::open(&ep, pool.clone(), "elf", OPTIONS)).expect("opened");
         let mut life = Self { memory, ep, pool, publisher, others: BTreeSet::new() };
-        life.others = life.allocated();
+        life.others = allocated(&life.ep, &life.pool);
         block_on(life.publisher.publish(&life.ep, &elf(OLD))).expect("room");
         life
-    }
-
-    fn allocated(&self) -> BTreeSet<u64> {
-        let mut all = BTreeSet::new();
-        let visited = self.pool.visit_allocated(&self.ep, |addr, _| {
-            all.insert(addr.raw());
-        });
-        block_on(visited).expect("no error");
-        all
     }
 
     /// Number of rows that a reader sees, which READs all of the image.
@@ -84,7 +75,7 @@ impl Life {
         assert_eq!((left, self.rows()), (0, rows), "{what}");
         let image = block_on(self.publisher.blocks(&self.ep)).expect("no error");
         let image: BTreeSet<u64> = image.iter().map(|(addr, _)| addr.raw()).collect();
-        let all = self.allocated();
+        let all = allocated(&self.ep, &self.pool);
         assert!(image.is_subset(&all), "{what}: blocks of the image are free");
         let known = image.len() + self.others.len() + self.publisher.doubtful().len();
         assert!(lossy || all.len() == known, "{what}: {} blocks are allocated, {known} are known", all.len());
