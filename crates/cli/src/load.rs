@@ -25,17 +25,14 @@ use serde_json::json;
 
 use crate::args::LoadArgs;
 use crate::batch::Batch;
-use crate::failure::{self, Failure};
+use crate::failure::Failure;
 use crate::keys::KeySchema;
 use crate::plan::{self, Plan};
+use crate::rejects::Rejects;
 use crate::signals::Interrupt;
 use crate::target::{self, Reach};
 use crate::{output, pool, progress};
 
-/// Number of rejected rows quoted in the summary.
-const REJECTED_QUOTED: usize = 20;
-/// Number of rejected rows quoted in the failure if there are too many.
-const REFUSED_QUOTED: usize = 5;
 /// Rows between two checks of progress and signals.
 const STRIDE: u64 = 1024;
 /// Default fill of leaves.
@@ -55,13 +52,13 @@ pub fn run(args: &LoadArgs) -> Result<(), Failure> {
     summary.time = start.elapsed();
     match loaded {
         Ok(()) => {
-            summary.tell_rejected();
+            summary.rejects.tell();
             summary.tell(args)
         }
         Err(failure) => {
             // If there are too many, the failure itself reports them.
-            if summary.rejected <= args.max_rejects {
-                summary.tell_rejected();
+            if summary.rejects.count() <= args.max_rejects {
+                summary.rejects.tell();
             }
             Err(failure.with(summary.so_far()))
         }
@@ -166,15 +163,15 @@ impl Source<'_> {
             match row {
                 Ok(record) => self.take(&record.key, &record.value, batch, summary),
                 Err(rejected) if rejected.is_fatal() => summary.lost = Some(rejected.to_string()),
-                Err(rejected) => summary.reject(|| rejected.to_string()),
+                Err(rejected) => summary.rejects.add(|| rejected.to_string()),
             }
             // Further rejects would not be quoted.
-            if summary.rejected >= rejects_max.saturating_add(REFUSED_QUOTED as u64) {
+            if summary.rejects.is_hopeless(rejects_max) {
                 break;
             }
         }
         bar.finish_and_clear();
-        summary.check_rejected(rejects_max)
+        summary.rejects.check(rejects_max)
     }
 
     fn take(&self, key: &[u8], value: &[u8], batch: &mut Batch, summary: &mut Summary) {
@@ -185,7 +182,7 @@ impl Source<'_> {
         let row = summary.rows;
         match self.plan.check_row(key, value) {
             Ok(()) => batch.push(key, value),
-            Err(reason) => summary.reject(|| format!("row {row}: {reason}")),
+            Err(reason) => summary.rejects.add(|| format!("row {row}: {reason}")),
         }
     }
 }
@@ -325,51 +322,13 @@ pub struct Summary {
     /// Rows superseded by a later one with the same key.
     duplicates: u64,
     left_to_others: u64,
-    rejected: u64,
-    first_rejected: Vec<String>,
+    rejects: Rejects,
     /// Reason why the rest of the file could not be read.
     lost: Option<String>,
     time: Duration,
 }
 
 impl Summary {
-    fn reject(&mut self, reason: impl FnOnce() -> String) {
-        self.rejected += 1;
-        if self.first_rejected.len() < REJECTED_QUOTED {
-            self.first_rejected.push(reason());
-        }
-    }
-
-    /// Checks the number of rejected rows.
-    ///
-    /// # Errors
-    /// If there are more than `max`; the error quotes the first ones.
-    fn check_rejected(&self, max: u64) -> Result<(), Failure> {
-        if self.rejected <= max {
-            return Ok(());
-        }
-        let first: Vec<&str> = self.first_rejected.iter().take(REFUSED_QUOTED).map(String::as_str).collect();
-        Err(Failure::failed(format_args!(
-            "more than {} rows are rejected, which is all that --max-rejects allows; the first: {}",
-            units::count(max),
-            first.join("; ")
-        )))
-    }
-
-    fn tell_rejected(&self) {
-        if self.rejected == 0 {
-            return;
-        }
-        failure::tell(format_args!("{} rows were rejected:", units::count(self.rejected)));
-        for reason in &self.first_rejected {
-            failure::tell(format_args!("  {reason}"));
-        }
-        let more = self.rejected - self.first_rejected.len() as u64;
-        if more > 0 {
-            failure::tell(format_args!("  and {} more", units::count(more)));
-        }
-    }
-
     /// Number of rows put into the index.
     pub fn loaded(&self) -> u64 {
         self.inserted + self.replaced
@@ -388,7 +347,7 @@ impl Summary {
                 "replaced": self.replaced,
                 "duplicates": self.duplicates,
                 "left_to_others": self.left_to_others,
-                "rejected": self.rejected,
+                "rejected": self.rejects.count(),
                 "seconds": self.time.as_secs_f64(),
                 "rows_per_second": rate,
             });
@@ -403,7 +362,7 @@ impl Summary {
         for (count, what) in [
             (self.duplicates, "superseded by a later row"),
             (self.left_to_others, "left to the owners of their partitions"),
-            (self.rejected, "rejected"),
+            (self.rejects.count(), "rejected"),
         ] {
             if count > 0 {
                 text.push_str(&format!(", {} {what}", units::count(count)));

@@ -31,6 +31,7 @@ mod plan;
 mod pool;
 mod progress;
 mod put;
+mod rejects;
 mod restore;
 mod scan;
 mod signals;

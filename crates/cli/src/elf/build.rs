@@ -53,7 +53,7 @@ pub fn run(args: &BuildArgs) -> Result<(), Failure> {
         Ok(())
     })?;
     inferred.into_iter().for_each(failure::tell);
-    summary.tell_rejected();
+    summary.rejects.tell();
     tell(args, &summary, &built, start)
 }
 
@@ -109,7 +109,7 @@ fn tell(args: &BuildArgs, summary: &Summary, built: &BuiltElf, start: Instant) -
     let document = || {
         json!({
             "rows": built.rows(),
-            "rejected": summary.rejected,
+            "rejected": summary.rejects.count(),
             "columns": columns.len(),
             "order": order,
             "layout": spec.layout.name(),

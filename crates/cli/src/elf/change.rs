@@ -41,10 +41,9 @@ pub fn insert(args: &InsertArgs) -> Result<(), Failure> {
     // 3. The change.
     let config = pool::existing(&args.target.pool)?;
     let ids = pool::with_cluster(config, |cluster| Ok(cluster.open_elf(&name)?.insert_encoded(&rows)?))?;
-    summary.tell_rejected();
+    summary.rejects.tell();
     let count = ids.end - ids.start;
-    let document =
-        || json!({ "rows": count, "rejected": summary.rejected, "first_id": ids.start, "id_bound": ids.end });
+    let document = || json!({ "rows": count, "rejected": summary.rejects.count(), "first_id": ids.start, "id_bound": ids.end });
     let text = || match count {
         0 => "0 rows inserted\n".to_owned(),
         _ => format!("{} rows inserted, ids {} to {}\n", units::count(count), ids.start, ids.end - 1),

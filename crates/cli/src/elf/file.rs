@@ -10,19 +10,16 @@ use std::path::{Path, PathBuf};
 
 use pando::elf::{Cell, ColumnType};
 use pando::printable;
-use pando_lab::units;
 use pando_workload::dataset::{self, Column, FieldColumn, FieldRows, Format, ReadOptions};
 use rustix::fs::{Mode, OFlags};
 
 use super::args::FileArgs;
 use super::types::{self, Inferred};
-use crate::failure::{self, Failure};
+use crate::failure::Failure;
+use crate::rejects::Rejects;
 use crate::signals::Interrupt;
 use crate::{load, progress};
 
-/// Rejected rows that are quoted in the failure if there are too many, and otherwise.
-const REFUSED_QUOTED: usize = 5;
-const REJECTED_QUOTED: usize = 20;
 /// Rows between two checks of progress and signals.
 const STRIDE: u64 = 1024;
 /// Bytes of a field that a message shows.
@@ -47,8 +44,7 @@ pub struct FileColumn {
 #[derive(Debug, Default)]
 pub struct Summary {
     pub rows: u64,
-    pub rejected: u64,
-    first_rejected: Vec<String>,
+    pub rejects: Rejects,
 }
 
 impl RowFile {
@@ -204,33 +200,30 @@ impl RowFile {
                 bar.set_position(rows.progress().done);
                 interrupt.check()?;
             }
-            let line = match row {
-                Ok(line) => line,
+            let reason = match row {
                 Err(rejected) if rejected.is_fatal() => return Err(Failure::failed(rejected)),
-                Err(rejected) => {
-                    summary.reject(rejected.to_string());
-                    if summary.is_hopeless(max) { break } else { continue }
+                Err(rejected) => rejected.to_string(),
+                Ok(line) => {
+                    let cell = |column: usize| types::cell(rows.field(column), kinds[column]);
+                    let mut cells = Vec::with_capacity(kinds.len());
+                    cells.extend((0..kinds.len()).map_while(cell));
+                    let column = cells.len();
+                    if column == kinds.len() {
+                        take(&cells)?;
+                        continue;
+                    }
+                    let field = shown(rows.field(column).unwrap_or_default());
+                    let kind = types::name_of(kinds[column]);
+                    format!("line {line}: `{field}` in column `{}` is no {kind}", names[column])
                 }
             };
-            let mut cells = Vec::with_capacity(kinds.len());
-            cells.extend((0..kinds.len()).map_while(|column| types::cell(rows.field(column), kinds[column])));
-            if cells.len() == kinds.len() {
-                take(&cells)?;
-                continue;
-            }
-            let column = cells.len();
-            let (field, kind) = (rows.field(column).unwrap_or_default(), types::name_of(kinds[column]));
-            summary.reject(format!(
-                "line {line}: `{}` in column `{}` is no {kind}",
-                shown(field),
-                names[column]
-            ));
-            if summary.is_hopeless(max) {
+            summary.rejects.add(|| reason);
+            if summary.rejects.is_hopeless(max) {
                 break;
             }
         }
         bar.finish_and_clear();
-        summary.check(max)?;
+        summary.rejects.check(max)?;
         Ok(summary)
     }
 }
@@ -258,43 +251,4 @@ fn shown(field: &[u8]) -> String {
     let text = String::from_utf8_lossy(&field[..field.len().min(SHOWN)]).into_owned();
     let text = printable(&text).to_string();
     if field.len() > SHOWN { text + "..." } else { text }
-}
-
-impl Summary {
-    fn reject(&mut self, reason: String) {
-        self.rejected += 1;
-        if self.first_rejected.len() < REJECTED_QUOTED {
-            self.first_rejected.push(reason);
-        }
-    }
-
-    /// Whether so many rows are rejected that further ones would not be quoted.
-    fn is_hopeless(&self, max: u64) -> bool {
-        self.rejected >= max.saturating_add(REFUSED_QUOTED as u64)
-    }
-
-    fn check(&self, max: u64) -> Result<(), Failure> {
-        if self.rejected <= max {
-            return Ok(());
-        }
-        let first: Vec<&str> = self.first_rejected.iter().take(REFUSED_QUOTED).map(String::as_str).collect();
-        Err(Failure::failed(format_args!(
-            "more than {} rows are rejected, which is all that --max-rejects allows; the first: {}",
-            units::count(max),
-            first.join("; ")
-        )))
-    }
-
-    /// Tells which rows were rejected.
-    pub fn tell_rejected(&self) {
-        if self.rejected == 0 {
-            return;
-        }
-        failure::tell(format_args!("{} rows were rejected:", units::count(self.rejected)));
-        self.first_rejected.iter().for_each(|reason| failure::tell(format_args!("  {reason}")));
-        let more = self.rejected - self.first_rejected.len() as u64;
-        if more > 0 {
-            failure::tell(format_args!("  and {} more", units::count(more)));
-        }
-    }
 }
