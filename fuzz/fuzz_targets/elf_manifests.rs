@@ -12,7 +12,14 @@ use pando_elf_remote::exercise::decode;
 #[derive(Arbitrary, Debug)]
 enum Input<'a> {
     Bytes(&'a [u8]),
-    Words { pieces: u8, blocks: u8, image_bytes: u64, id_bound: u64, extents: Vec<(u64, u32)>, change: (u16, u8) },
+    Words {
+        pieces: u8,
+        blocks: u8,
+        image_bytes: u64,
+        id_bound: u64,
+        extents: Vec<(u64, u32)>,
+        change: (u16, u8),
+    },
 }
 
 const MAGIC: u64 = u64::from_le_bytes(*b"PANDOELR");
@@ -23,7 +30,8 @@ fuzz_target!(|input: Input<'_>| match input {
     Input::Words { pieces, blocks, image_bytes, id_bound, extents, change } => {
         let (piece_bytes, block_bytes) = (1_u64 << (pieces % 20), 1_u64 << (blocks % 40));
         let count = extents.len() as u64;
-        let mut words = vec![MAGIC, VERSION << 32 | piece_bytes, 5, image_bytes, id_bound, block_bytes, count];
+        let mut words =
+            vec![MAGIC, VERSION << 32 | piece_bytes, 5, image_bytes, id_bound, block_bytes, count];
         words.extend(extents.iter().flat_map(|&(place, blocks)| [place, blocks.into()]));
         let mut bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
         decode(&bytes);
