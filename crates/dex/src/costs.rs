@@ -8,28 +8,7 @@
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 
-use pando_fabric::{Endpoint, MemoryServerId, Nanos};
-
-/// When an operation below a missing node is offloaded to its memory server.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum OffloadPolicy {
-    #[default]
-    Never,
-    /// Whenever it is possible.
-    Always,
-    /// If it is expected to take less time than READs.
-    CostAware,
-}
-
-impl OffloadPolicy {
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Never => "never",
-            Self::Always => "always",
-            Self::CostAware => "cost-aware",
-        }
-    }
-}
+use pando_fabric::{Endpoint, MemoryServerId, Nanos, OffloadPolicy};
 
 /// How misses are handled. The defaults are the paper's (DEX §6.1) where it states them.
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -41,7 +41,7 @@ mod testing;
 mod tree;
 
 pub use bulk::{BulkLoad, SortedSource};
-pub use costs::{OffloadPolicy, Offloading};
+pub use costs::Offloading;
 pub use descent::optimistic::ResumePoint;
 pub use drain::{Drained, drain};
 pub use error::{DexError, Result};
@@ -57,6 +57,7 @@ pub use ownership::range::{KeyRange, partition_of};
 pub use ownership::rebalancer as balancer;
 pub use ownership::routing::{Detour, Router, Routes, RoutingTable};
 pub use ownership::scan_range::{ScanRange, Scanned};
+pub use pando_fabric::OffloadPolicy;
 pub use placement::spread::{placement_level, spread_all};
 pub use smo::split::cut_at;
 pub use tree::{Ctx, Tree, TreeConfig};

@@ -4,6 +4,9 @@
 //! gets what is not cached of it. What remains are *runs*: rows that follow each other in preorder and have no
 //! entries on the deeper levels. Their strips on all levels with a condition are READ together and compared;
 //! then the ids of the rows that match are READ. With a cached trie a query takes two round trips.
+//!
+//! What the cached levels tell is known before the first READ ([`Walk`]), so what the rest will cost can be
+//! estimated.
 
 mod codes;
 mod take;
@@ -11,10 +14,11 @@ mod take;
 use std::ops::Range;
 
 use pando_elf::{BLOCK_ROWS, CodeSlice, Filter, Interval, Kernel, NumberSlice, Sections, Sink};
-use pando_fabric::Endpoint;
+use pando_fabric::Work;
 
 use crate::error::{Attempt, damaged};
-use crate::fetch::{Fetch, Parts};
+use crate::fetch::{Access, Fetch, Parts};
+use crate::offload::Estimate;
 use crate::receiver::Receiver;
 use take::Segment;
 
@@ -40,6 +44,20 @@ struct Run {
     next_entry: usize,
 }
 
+/// A walk through the entries, as far as it has come.
+#[derive(Debug)]
+pub(crate) struct Walk {
+    /// The next level.
+    level: usize,
+    /// What may match there, in nonempty ranges.
+    lists: Vec<Range<usize>>,
+    /// Rows below the entries of `lists`.
+    rows: u64,
+    /// Entries that were looked at.
+    entries: u64,
+    found: Runs,
+}
+
 /// Result of a walk through the entries.
 #[derive(Debug, Default)]
 struct Runs {
@@ -47,6 +65,12 @@ struct Runs {
     runs: Vec<Run>,
     /// For each level with a condition, from the top: how many rows before each run above have no strip there.
     covered: Vec<Vec<usize>>,
+}
+
+/// A list of the next level, and the rows below it.
+struct Below {
+    list: Range<usize>,
+    rows: u64,
 }
 
 /// Entries of a level that are at hand.
@@ -155,15 +179,15 @@ impl Trie {
     }
 
     /// READs what is not cached of a level: `lists`, and the positions behind `runs`.
-    async fn fetch_level<E: Endpoint>(
+    async fn fetch_level<A: Access>(
         &self,
-        fetch: &mut Fetch<'_, E>,
+        fetch: &mut Fetch<'_, A>,
         level: usize,
         lists: &[Range<usize>],
         runs: &[Run],
         with_values: bool,
     ) -> Attempt<Parts> {
-        if self.is_cached[level] || self.sections.levels[level].entries == 0 {
+        if self.is_at_hand(level) {
             return Ok(Parts::default());
         }
         let mut wanted = Vec::new();
@@ -176,31 +200,59 @@ impl Trie {
         fetch.read(wanted).await
     }
 
-    /// Walks through the entries down to the last level with a condition.
-    async fn walk<E: Endpoint>(&self, fetch: &mut Fetch<'_, E>, filter: &Filter) -> Attempt<Runs> {
-        let mut found = Runs::default();
-        if filter.depth() == 0 {
-            found.runs.push(Run { rows: 0..self.rows as usize, next_entry: 0 });
-            return Ok(found);
-        }
+    /// Begins a walk with what is cached.
+    pub fn begin(&self, filter: &Filter) -> Attempt<Walk> {
         let root = 0..self.sections.levels[0].entries;
-        let mut lists = vec![root];
-        for level in 0..filter.depth() {
-            lists.retain(|list| !list.is_empty());
-            let condition = filter.level(level);
-            let fetched = self.fetch_level(fetch, level, &lists, &found.runs, condition.is_some()).await?;
-            self.pass_runs(level, condition.is_some(), &fetched, &mut found)?;
-            let mut below = Vec::new();
-            for list in &lists {
-                let entries = self.entries(level, list, condition.is_some(), &fetched)?;
-                for matching in entries.matching(list, condition) {
-                    let is_last = level + 1 == filter.depth();
-                    self.split(&entries, matching, is_last, &mut found.runs, &mut below)?;
-                }
-            }
-            lists = below;
+        let (rows, found) = (self.rows, Runs::default());
+        let mut walk = Walk { level: 0, lists: vec![root], rows, entries: 0, found };
+        if filter.depth() == 0 {
+            walk.found.runs.push(Run { rows: 0..rows as usize, next_entry: 0 });
+            (walk.lists, walk.rows) = (Vec::new(), 0);
         }
-        Ok(found)
+        while walk.level < filter.depth() && self.is_at_hand(walk.level) {
+            self.step(&mut walk, &Parts::default(), filter)?;
+        }
+        Ok(walk)
+    }
+
+    /// Whether a level needs no READ.
+    fn is_at_hand(&self, level: usize) -> bool {
+        self.is_cached[level] || self.sections.levels[level].entries == 0
+    }
+
+    /// Takes a walk through its next level, whose entries are cached or in `fetched`.
+    fn step(&self, walk: &mut Walk, fetched: &Parts, filter: &Filter) -> Attempt<()> {
+        let (level, condition) = (walk.level, filter.level(walk.level));
+        self.pass_runs(level, condition.is_some(), fetched, &mut walk.found)?;
+        let (mut below, mut rows) = (Vec::new(), 0);
+        for list in std::mem::take(&mut walk.lists) {
+            let entries = self.entries(level, &list, condition.is_some(), fetched)?;
+            walk.entries += list.len() as u64;
+            for matching in entries.matching(&list, condition) {
+                let is_last = level + 1 == filter.depth();
+                self.split(&entries, matching, is_last, &mut walk.found.runs, &mut below)?;
+            }
+            rows += below.iter().map(|below: &Below| below.rows).sum::<u64>();
+            walk.lists.extend(below.drain(..).map(|below| below.list).filter(|list| !list.is_empty()));
+        }
+        (walk.level, walk.rows) = (level + 1, rows);
+        Ok(())
+    }
+
+    /// Walks through the rest of the entries down to the last level with a condition.
+    async fn finish_walk<A: Access>(
+        &self,
+        fetch: &mut Fetch<'_, A>,
+        filter: &Filter,
+        walk: &mut Walk,
+    ) -> Attempt<()> {
+        while walk.level < filter.depth() {
+            let (level, has_condition) = (walk.level, filter.level(walk.level).is_some());
+            let fetched =
+                self.fetch_level(fetch, level, &walk.lists, &walk.found.runs, has_condition).await?;
+            self.step(walk, &fetched, filter)?;
+        }
+        Ok(())
     }
 
     /// Leads the runs from above through `level`.
@@ -234,7 +286,7 @@ impl Trie {
         matching: Range<usize>,
         is_last: bool,
         runs: &mut Vec<Run>,
-        lists: &mut Vec<Range<usize>>,
+        below: &mut Vec<Below>,
     ) -> Attempt<()> {
         let mut i = matching.start;
         while i < matching.end {
@@ -247,24 +299,59 @@ impl Trie {
                 runs.push(Run { rows, next_entry: entries.child(i) });
                 i += buckets;
             } else {
-                lists.push(entries.child(i)..entries.child(i + 1));
+                let rows = entries.rows(&(i..i + 1)).map_or(0, |rows| rows.len() as u64);
+                below.push(Below { list: entries.child(i)..entries.child(i + 1), rows });
                 i += 1;
             }
         }
         Ok(())
     }
 
+    /// What the rest of a search is expected to need.
+    pub fn estimate(&self, filter: &Filter, walk: &Walk, wants_ids: bool) -> Estimate {
+        let levels = &self.sections.levels;
+        let per_row = |bytes: usize, rows: u64| bytes as f64 * rows as f64 / self.rows.max(1) as f64;
+        let (mut taken, mut compared, mut reads, mut bytes) = (0, walk.rows, 0.0, 0.0);
+        let mut trips = 0.0;
+        for level in (walk.level..filter.depth()).filter(|&level| !self.is_at_hand(level)) {
+            let entries = levels[level].codes.start - levels[level].values.start;
+            bytes += per_row(entries, walk.rows);
+            reads += 4.0 * walk.lists.len() as f64;
+            trips += 1.0;
+        }
+        for &level in filter.constrained_from(walk.level) {
+            bytes += per_row(levels[level].codes.len(), walk.rows);
+        }
+        for (number, run) in walk.found.runs.iter().enumerate() {
+            let rows = run.rows.len() as u64;
+            let above = self.strips(&walk.found, number, filter);
+            let below = filter.constrained_from(walk.level).iter().map(|&level| levels[level].code_bytes);
+            let width = above.iter().map(|strip| strip.code_bytes).chain(below).sum::<usize>() as u64;
+            let strips = above.len() + filter.constrained_from(walk.level).len();
+            (bytes, reads) = (bytes + (rows * width) as f64, reads + strips as f64);
+            if strips == 0 { taken += rows } else { compared += rows }
+        }
+        trips += f64::from(u8::from(compared > 0));
+        if wants_ids {
+            // Ids of rows that are taken come with the strips.
+            trips += f64::from(u8::from(compared > 0 || taken > 0 && trips == 0.0));
+            bytes += taken as f64 * self.number_bytes as f64;
+            reads += walk.found.runs.len() as f64;
+        }
+        Estimate { trips, reads, bytes, walked: walk.entries as f64, taken, compared }
+    }
+
     /// Gives `out` the rows that match `filter`.
-    pub async fn search<E: Endpoint, S: Sink>(
+    pub async fn finish<A: Access, S: Sink>(
         &self,
-        fetch: &mut Fetch<'_, E>,
+        fetch: &mut Fetch<'_, A>,
         filter: &Filter,
+        mut walk: Walk,
         out: &mut Receiver<'_, S>,
     ) -> Attempt<()> {
-        if filter.is_empty() || self.rows == 0 {
-            return Ok(());
-        }
-        let found = self.walk(fetch, filter).await?;
+        self.finish_walk(fetch, filter, &mut walk).await?;
+        fetch.charge(Work::Entries { count: walk.entries as usize });
+        let found = walk.found;
         let mut batch = Vec::new();
         let mut bytes = 0;
         for (number, run) in found.runs.iter().enumerate() {

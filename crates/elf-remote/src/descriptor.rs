@@ -1,7 +1,8 @@
 //! Description of a table in the pool: its columns and the parts that it consists of.
 //!
-//! A table is a list of parts in the order of row ids. Each part has an image, a dictionary per column with
-//! exactly the values of its rows, and the set of rows that were deleted since. All of it is never changed, only
+//! A table is a list of parts in the order of row ids. Each part has a forest: the images of one or more trees,
+//! each with a range of its rows in lexicographic order. It has a dictionary per column with exactly the values of
+//! its rows, and the set of rows that were deleted since. All of it is never changed, only
 //! replaced. The description is one long value of the pool, to which the catalog leads, so that one word of the
 //! catalog switches from one version of the whole table to the next.
 //!
@@ -9,7 +10,8 @@
 //! table      [version][stamp][id bound][layout][bucket rows][columns] column.. | level.. [parts] part..
 //! column     [type: 0 integer, 1 decimal, 2 date, 3 string][scale][nullable][bytes of the name] name
 //! level      [column]
-//! part       [rows][deleted][first id][id bound][image bytes][manifest: 3][stamp] value (per column) | value (deleted)
+//! part       [rows][deleted][first id][id bound][trees] tree.. | value (per column) | value (deleted)
+//! tree       [rows][image bytes][manifest: 3][stamp]
 //! value      [pieces] [address, length, hash]..           the bytes of all pieces one after the other
 //! ```
 
@@ -18,7 +20,7 @@ use pando_pool::ValueRef;
 
 use crate::manifest::Stamped;
 
-const VERSION: u64 = 1;
+const VERSION: u64 = 2;
 
 /// What all parts of a table have in common.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -34,17 +36,24 @@ pub struct TableSpec {
 /// Bytes in long values of the pool, one after the other.
 pub(crate) type Pieces = Vec<ValueRef>;
 
+/// Place and size of a tree.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct TreeRef {
+    pub rows: u64,
+    pub image_bytes: u64,
+    pub image: Stamped,
+}
+
 /// Place and size of a part.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct PartRef {
-    /// Rows of the image, with deleted ones.
+    /// Rows of all trees, with deleted ones.
     pub rows: u64,
     pub deleted_rows: u64,
     pub first_id: u64,
     pub id_bound: u64,
-    /// Bytes of the image.
-    pub image_bytes: u64,
-    pub image: Stamped,
+    /// At least one, in the order of their rows.
+    pub trees: Vec<TreeRef>,
     /// Values of each column.
     pub dictionaries: Vec<Pieces>,
     /// Set of deleted rows, without pieces if it is empty.
@@ -61,9 +70,19 @@ impl PartRef {
         self.rows.saturating_sub(self.deleted_rows)
     }
 
-    /// The same part with no more than the space of its image and dictionaries.
+    /// The image that is in no other part.
+    pub fn first_image(&self) -> Stamped {
+        self.trees[0].image
+    }
+
+    /// Whether both have the same trees and dictionaries.
     pub fn is_same_run(&self, other: &Self) -> bool {
-        self.image == other.image
+        self.first_image() == other.first_image()
+    }
+
+    /// Bytes of the images of all trees.
+    pub fn image_bytes(&self) -> u64 {
+        self.trees.iter().map(|tree| tree.image_bytes).sum()
     }
 
     /// Bytes of dictionaries.
@@ -165,9 +184,13 @@ impl Descriptor {
         order.iter().for_each(|&column| out.words(&[column as u64]));
         out.words(&[self.parts.len() as u64]);
         for part in &self.parts {
-            out.words(&[part.rows, part.deleted_rows, part.first_id, part.id_bound, part.image_bytes]);
-            out.words(&part.image.value.to_words());
-            out.words(&[part.image.stamp]);
+            let trees = part.trees.len() as u64;
+            out.words(&[part.rows, part.deleted_rows, part.first_id, part.id_bound, trees]);
+            for TreeRef { rows, image_bytes, image } in &part.trees {
+                out.words(&[*rows, *image_bytes]);
+                out.words(&image.value.to_words());
+                out.words(&[image.stamp]);
+            }
             part.dictionaries.iter().for_each(|pieces| out.pieces(pieces));
             out.pieces(&part.deleted);
         }
@@ -209,7 +232,7 @@ impl Descriptor {
         let order: Vec<usize> =
             (0..columns).map(|_| usize::try_from(bytes.word()?).ok()).collect::<Option<_>>()?;
         let parts =
-            (0..bytes.count(80)?).map(|_| Self::decode_part(bytes, columns)).collect::<Option<_>>()?;
+            (0..bytes.count(96)?).map(|_| Self::decode_part(bytes, columns)).collect::<Option<_>>()?;
         Some(Self { stamp, id_bound, spec: TableSpec { schema, order, layout, bucket_rows }, parts })
     }
 
@@ -219,11 +242,15 @@ impl Descriptor {
             deleted_rows: bytes.word()?,
             first_id: bytes.word()?,
             id_bound: bytes.word()?,
-            image_bytes: bytes.word()?,
-            image: Stamped { value: bytes.value()?, stamp: bytes.word()? },
+            trees: (0..bytes.count(48)?).map(|_| Self::decode_tree(bytes)).collect::<Option<_>>()?,
             dictionaries: (0..columns).map(|_| bytes.pieces()).collect::<Option<_>>()?,
             deleted: bytes.pieces()?,
         })
+    }
+
+    fn decode_tree(bytes: &mut Reader<'_>) -> Option<TreeRef> {
+        let (rows, image_bytes) = (bytes.word()?, bytes.word()?);
+        Some(TreeRef { rows, image_bytes, image: Stamped { value: bytes.value()?, stamp: bytes.word()? } })
     }
 
     fn check(&self) -> Result<(), &'static str> {
@@ -239,6 +266,10 @@ impl Descriptor {
             let fits = part.first_id >= bound && part.first_id < part.id_bound && part.rows > 0;
             if !fits || part.deleted_rows > part.rows || part.rows > part.id_bound - part.first_id {
                 return Err("its parts do not follow each other");
+            }
+            let rows = part.trees.iter().try_fold(0_u64, |sum, tree| sum.checked_add(tree.rows));
+            if part.trees.is_empty() || rows != Some(part.rows) {
+                return Err("its trees have other rows than their part");
             }
             bound = part.id_bound;
         }
@@ -270,8 +301,13 @@ mod tests {
             deleted_rows: 1,
             first_id,
             id_bound: first_id + rows,
-            image_bytes: 4_000,
-            image: Stamped { value: value(0x40), stamp: first_id },
+            trees: (0..rows.min(3))
+                .map(|tree| TreeRef {
+                    rows: (rows + tree) / rows.min(3),
+                    image_bytes: 4_000,
+                    image: Stamped { value: value(0x40), stamp: first_id + tree },
+                })
+                .collect(),
             dictionaries: vec![
                 vec![value(0x80)],
                 vec![],

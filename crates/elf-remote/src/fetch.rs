@@ -3,11 +3,12 @@
 //! Parts that are close to each other are READ as one, since a message costs as much as the bytes of a small
 //! gap. READs are of whole pieces, whose checksums say that they are of this image. The first READs of a query
 //! are accompanied by one of the catalog's version, which says whether the image is still current: so a query
-//! sees the image that was current at that moment, and needs no round trip to find out.
+//! sees the image that was current at that moment, and needs no round trip to find out. A memory server that
+//! executes a query finds the pieces in its own memory ([`Access`]).
 
 use std::ops::{AddAssign, Range};
 
-use pando_fabric::{Endpoint, GlobalAddr, PageBuf, join_all};
+use pando_fabric::{Endpoint, GlobalAddr, PageBuf, Work, join_all};
 use pando_pool::Pool;
 
 use crate::error::{Attempt, Retry, damaged};
@@ -34,6 +35,10 @@ pub struct Cost {
     pub rows_compared: u64,
     /// Rows that were found by the lists above them alone.
     pub rows_taken: u64,
+    /// Calls by which memory servers searched.
+    pub calls: u64,
+    /// Bytes of these calls and their answers.
+    pub call_bytes: u64,
 }
 
 impl AddAssign for Cost {
@@ -45,6 +50,8 @@ impl AddAssign for Cost {
         self.restarts += other.restarts;
         self.rows_compared += other.rows_compared;
         self.rows_taken += other.rows_taken;
+        self.calls += other.calls;
+        self.call_bytes += other.call_bytes;
     }
 }
 
@@ -89,12 +96,60 @@ impl Parts {
 
 /// A READ of neighbouring pieces.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Read {
+pub(crate) struct Read {
     /// Number of the part that the pieces belong to.
     part: usize,
     piece: u64,
     pieces: u64,
-    at: GlobalAddr,
+    pub at: GlobalAddr,
+    pub bytes: usize,
+}
+
+/// Where the bytes of an image are.
+pub(crate) trait Access {
+    /// Gets the bytes of all `reads`, each with the checksums among them.
+    async fn read(&mut self, reads: &[Read], cost: &mut Cost) -> Attempt<Vec<Vec<u8>>>;
+
+    /// [`Endpoint::charge`] for whoever searches.
+    fn charge(&self, work: Work);
+}
+
+/// One-sided READs over a fabric.
+pub(crate) struct Remote<'q, E> {
+    pub ep: &'q E,
+    pub pool: &'q Pool,
+    /// Version of the catalog that the next READs confirm.
+    pub check: &'q mut Option<u64>,
+}
+
+impl<E: Endpoint> Access for Remote<'_, E> {
+    async fn read(&mut self, reads: &[Read], cost: &mut Cost) -> Attempt<Vec<Vec<u8>>> {
+        let (ep, pool) = (self.ep, self.pool);
+        cost.reads += reads.len() as u64;
+        cost.bytes_read += reads.iter().map(|read| read.bytes as u64).sum::<u64>();
+        cost.round_trips += 1;
+        let check = self.check.take();
+        cost.checks += u64::from(check.is_some());
+        let verbs = reads.iter().map(Verb::Read).chain(check.map(Verb::Confirm));
+        let pages = join_all(verbs.map(async |verb| match verb {
+            Verb::Read(read) => Ok(Some(ep.read(read.at, buffer(ep, read.bytes)).await?)),
+            Verb::Confirm(version) => confirm(ep, pool, version).await.map(|()| None),
+        }))
+        .await
+        .into_iter()
+        .collect::<Attempt<Vec<_>>>()?;
+        let bytes_of = |(read, page): (&Read, PageBuf)| {
+            let mut bytes = Vec::new();
+            page.append_bytes_to(read.bytes, &mut bytes);
+            ep.recycle(page);
+            bytes
+        };
+        Ok(reads.iter().zip(pages.into_iter().flatten()).map(bytes_of).collect())
+    }
+
+    fn charge(&self, work: Work) {
+        self.ep.charge(work);
+    }
 }
 
 /// What is posted together.
@@ -128,32 +183,29 @@ fn cut(manifest: &Manifest, parts: &[Range<u64>]) -> Vec<Read> {
         while piece < range.end {
             let (at, left) = manifest.locate(piece);
             let pieces = left.min(range.end - piece).min(pieces_max);
-            reads.push(Read { part, piece, pieces, at });
+            reads.push(Read { part, piece, pieces, at, bytes: (pieces * manifest.piece_bytes) as usize });
             piece += pieces;
         }
     }
     reads
 }
 
-/// Access of one attempt of a query to an image.
-pub(crate) struct Fetch<'q, E> {
-    ep: &'q E,
-    pool: &'q Pool,
+/// READs of one attempt of a query, in one image.
+pub(crate) struct Fetch<'q, A> {
+    access: A,
     manifest: &'q Manifest,
     pub options: &'q ReadOptions,
-    /// Version of the catalog that is to be confirmed.
-    check: &'q mut Option<u64>,
     pub cost: &'q mut Cost,
 }
 
-impl<'q, E: Endpoint> Fetch<'q, E> {
-    pub fn new(
-        (ep, pool): (&'q E, &'q Pool),
-        manifest: &'q Manifest,
-        options: &'q ReadOptions,
-        (check, cost): (&'q mut Option<u64>, &'q mut Cost),
-    ) -> Self {
-        Self { ep, pool, manifest, options, check, cost }
+impl<'q, A: Access> Fetch<'q, A> {
+    pub fn new(access: A, manifest: &'q Manifest, options: &'q ReadOptions, cost: &'q mut Cost) -> Self {
+        Self { access, manifest, options, cost }
+    }
+
+    /// [`Endpoint::charge`] for whoever searches.
+    pub fn charge(&self, work: Work) {
+        self.access.charge(work);
     }
 
     /// READs the whole image.
@@ -179,35 +231,20 @@ impl<'q, E: Endpoint> Fetch<'q, E> {
         if pieces.is_empty() {
             return Ok(Parts::default());
         }
-        let (ep, pool, size) = (self.ep, self.pool, self.manifest.piece_bytes);
         let reads = cut(self.manifest, &pieces);
-        self.cost.reads += reads.len() as u64;
-        self.cost.bytes_read += reads.iter().map(|read| read.pieces * size).sum::<u64>();
-        self.cost.round_trips += 1;
-        let check = self.check.take();
-        self.cost.checks += u64::from(check.is_some());
-        let verbs = reads.iter().map(Verb::Read).chain(check.map(Verb::Confirm));
-        let pages = join_all(verbs.map(async |verb| match verb {
-            Verb::Read(read) => Ok(Some(ep.read(read.at, buffer(ep, read.pieces * size)).await?)),
-            Verb::Confirm(version) => confirm(ep, pool, version).await.map(|()| None),
-        }))
-        .await
-        .into_iter()
-        .collect::<Attempt<Vec<_>>>()?;
+        let stored = self.access.read(&reads, self.cost).await?;
         let payload = self.manifest.payload();
         let mut parts: Vec<_> = pieces.iter().map(|range| (range.start * payload, Vec::new())).collect();
-        for (read, page) in reads.iter().zip(pages.into_iter().flatten()) {
-            self.verify(read, page, &mut parts[read.part].1)?;
+        for (read, stored) in reads.iter().zip(stored) {
+            self.charge(Work::Copy { bytes: stored.len() });
+            self.verify(read, &stored, &mut parts[read.part].1)?;
         }
         Ok(Parts { parts })
     }
 
     /// Appends the image's bytes of the pieces of `read` to `out`.
-    fn verify(&self, read: &Read, page: PageBuf, out: &mut Vec<u8>) -> Attempt<()> {
+    fn verify(&self, read: &Read, stored: &[u8], out: &mut Vec<u8>) -> Attempt<()> {
         let size = self.manifest.piece_bytes as usize;
-        let mut stored = Vec::new();
-        page.append_bytes_to(read.pieces as usize * size, &mut stored);
-        self.ep.recycle(page);
         out.reserve(stored.len());
         for (piece, bytes) in (read.piece..).zip(stored.chunks_exact(size)) {
             let (payload, seal) = bytes.split_at(size - SEAL as usize);
@@ -226,8 +263,8 @@ pub(crate) async fn confirm<E: Endpoint>(ep: &E, pool: &Pool, expected: u64) -> 
 }
 
 /// A buffer with a window of `bytes`. Lengths are few, so that buffers are reused.
-fn buffer<E: Endpoint>(ep: &E, bytes: u64) -> PageBuf {
-    ep.buffer(bytes.next_power_of_two() as usize).with_window(0..bytes as usize)
+fn buffer<E: Endpoint>(ep: &E, bytes: usize) -> PageBuf {
+    ep.buffer(bytes.next_power_of_two()).with_window(0..bytes)
 }
 
 #[cfg(test)]
@@ -248,8 +285,8 @@ mod tests {
         let over_the_border = 15..18;
         let reads = cut(&manifest, &[over_the_border]);
         let expected = [
-            Read { part: 0, piece: 15, pieces: 1, at: addr(0x43c0) },
-            Read { part: 0, piece: 16, pieces: 2, at: addr(0x1_0000_4000) },
+            Read { part: 0, piece: 15, pieces: 1, at: addr(0x43c0), bytes: 64 },
+            Read { part: 0, piece: 16, pieces: 2, at: addr(0x1_0000_4000), bytes: 128 },
         ];
         assert_eq!(reads, expected);
     }

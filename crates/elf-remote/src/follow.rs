@@ -12,8 +12,9 @@ use pando_fabric::{Endpoint, Nanos};
 use pando_pool::Pool;
 
 use crate::error::{Attempt, RemoteError, Result, Retry};
-use crate::fetch::{Cost, Fetch, confirm};
+use crate::fetch::{Cost, Fetch, Remote, confirm};
 use crate::manifest::{Kind, Manifest, Root, Stamped};
+use crate::offload::Offloads;
 use crate::options::ReadOptions;
 
 /// Times that a piece may be wrong before the version counts as damaged.
@@ -41,15 +42,36 @@ pub(crate) struct Reads<'q, E> {
     pub ep: &'q E,
     pub pool: &'q Pool,
     pub options: &'q ReadOptions,
+    pub offloads: &'q Offloads,
     /// Version of the catalog that is to be confirmed.
-    check: Option<u64>,
+    pub check: Option<u64>,
     pub cost: Cost,
 }
 
-impl<E: Endpoint> Reads<'_, E> {
+impl<'q, E: Endpoint> Reads<'q, E> {
     /// Access to an image. The first READs are accompanied by the one that confirms the version.
-    pub fn fetch<'f>(&'f mut self, manifest: &'f Manifest) -> Fetch<'f, E> {
-        Fetch::new((self.ep, self.pool), manifest, self.options, (&mut self.check, &mut self.cost))
+    pub fn fetch<'f>(&'f mut self, manifest: &'f Manifest) -> Fetch<'f, Remote<'f, E>> {
+        let access = Remote { ep: self.ep, pool: self.pool, check: &mut self.check };
+        Fetch::new(access, manifest, self.options, &mut self.cost)
+    }
+
+    /// Access for each of `count` searches that run at the same time. One of them confirms the version.
+    pub fn divide(&mut self, count: usize) -> Vec<Self> {
+        let mut check = self.check.take();
+        let one = || Reads { check: check.take(), cost: Cost::default(), ..*self };
+        std::iter::repeat_with(one).take(count).collect()
+    }
+
+    /// Adds what searches that ran at the same time did.
+    pub fn join(&mut self, all: Vec<Self>) {
+        let round_trips = all.iter().map(|reads| reads.cost.round_trips).max().unwrap_or(0);
+        let before = self.cost.round_trips;
+        for reads in all {
+            self.cost += reads.cost;
+            // A search that did not READ has not confirmed it.
+            self.check = self.check.or(reads.check);
+        }
+        self.cost.round_trips = before + round_trips;
     }
 
     /// Confirms that the version was current, if no READ was accompanied by that.
@@ -96,6 +118,7 @@ pub(crate) struct Follower<V> {
     pub pool: Pool,
     pub name: String,
     options: ReadOptions,
+    offloads: Offloads,
     current: Mutex<Option<Current<V>>>,
     is_loading: AtomicBool,
 }
@@ -130,7 +153,8 @@ impl Drop for Loading<'_> {
 
 impl<V: Version> Follower<V> {
     pub fn new(pool: Pool, name: String, options: ReadOptions) -> Self {
-        Self { pool, name, options, current: Mutex::default(), is_loading: AtomicBool::new(false) }
+        let (offloads, current) = (Offloads::new(options.offloading), Mutex::default());
+        Self { pool, name, options, offloads, current, is_loading: AtomicBool::new(false) }
     }
 
     /// Runs `search` on the current version, again if it turns out to be replaced.
@@ -188,7 +212,8 @@ impl<V: Version> Follower<V> {
     }
 
     fn reads<'q, E: Endpoint>(&'q self, ep: &'q E, check: Option<u64>) -> Reads<'q, E> {
-        Reads { ep, pool: &self.pool, options: &self.options, check, cost: Cost::default() }
+        let (pool, options, offloads) = (&self.pool, &self.options, &self.offloads);
+        Reads { ep, pool, options, offloads, check, cost: Cost::default() }
     }
 
     fn known(&self) -> Option<Current<V>> {

@@ -4,14 +4,15 @@
 //! by checksums, so that an image that is replaced meanwhile is noticed; the caller then begins anew.
 
 use pando_elf::{Filter, Header, Kernel, LayoutKind, Sections, Sink, linear};
-use pando_fabric::Endpoint;
+use pando_fabric::{Endpoint, MemoryServerId};
 use pando_pool::{Pool, PoolError};
 
-use crate::columnar::Trie;
+use crate::columnar::{Trie, Walk};
 use crate::error::{Attempt, RemoteError, Retry, damaged};
-use crate::fetch::{Cost, Fetch, Parts};
-use crate::linear::Spans;
+use crate::fetch::{Access, Cost, Fetch, Parts, Remote};
+use crate::linear::{Search, Spans};
 use crate::manifest::{Manifest, Stamped};
+use crate::offload::Estimate;
 use crate::options::ReadOptions;
 use crate::receiver::{FoundRows, Receiver, Rows};
 
@@ -36,6 +37,15 @@ pub(crate) struct Image {
     pub manifest: Manifest,
     pub order: Vec<usize>,
     levels: Levels,
+    /// The memory server that has all of it.
+    pub home: Option<MemoryServerId>,
+}
+
+/// A search that was begun with what is cached.
+#[derive(Debug)]
+pub(crate) enum Begun {
+    Columnar(Walk),
+    Linear(Search),
 }
 
 impl Image {
@@ -56,21 +66,31 @@ impl Image {
 
     /// READs the manifest, the head and the upper levels of an image.
     pub async fn load<E: Endpoint>(
-        ep: &E,
-        pool: &Pool,
+        (ep, pool): (&E, &Pool),
         image: &Stamped,
         options: &ReadOptions,
         cost: &mut Cost,
     ) -> Attempt<Self> {
         let manifest = Self::read_manifest(ep, pool, image).await?;
-        let mut unchecked = None;
-        let mut fetch = Fetch::new((ep, pool), &manifest, options, (&mut unchecked, cost));
-        let (order, levels) = Self::load_levels(&mut fetch, &manifest).await?;
-        Ok(Self { manifest, order, levels })
+        let access = Remote { ep, pool, check: &mut None };
+        Self::open(access, manifest, options, cost).await
     }
 
-    async fn load_levels<E: Endpoint>(
-        fetch: &mut Fetch<'_, E>,
+    /// READs the head and the upper levels of an image.
+    pub async fn open<A: Access>(
+        access: A,
+        manifest: Manifest,
+        options: &ReadOptions,
+        cost: &mut Cost,
+    ) -> Attempt<Self> {
+        let mut fetch = Fetch::new(access, &manifest, options, cost);
+        let (order, levels) = Self::load_levels(&mut fetch, &manifest).await?;
+        let home = manifest.home();
+        Ok(Self { manifest, order, levels, home })
+    }
+
+    async fn load_levels<A: Access>(
+        fetch: &mut Fetch<'_, A>,
         manifest: &Manifest,
     ) -> Attempt<(Vec<usize>, Levels)> {
         let image_bytes = manifest.image_bytes;
@@ -97,21 +117,55 @@ impl Image {
         }
     }
 
-    /// Gives `out` the rows that match `filter`.
-    pub async fn search<E: Endpoint, S: Sink>(
+    /// Begins a search with what is cached; `None` if no row can match.
+    pub fn begin(&self, filter: &Filter, wants_rows: bool) -> Attempt<Option<Begun>> {
+        let rows = match &self.levels {
+            Levels::Columnar(trie) => trie.rows,
+            Levels::Linear(spans) => spans.rows,
+        };
+        if filter.is_empty() || rows == 0 {
+            return Ok(None);
+        }
+        Ok(Some(match &self.levels {
+            Levels::Columnar(trie) => Begun::Columnar(trie.begin(filter)?),
+            Levels::Linear(spans) => Begun::Linear(spans.begin(filter, wants_rows)?),
+        }))
+    }
+
+    /// What the rest of a search is expected to need.
+    pub fn estimate(
         &self,
-        fetch: &mut Fetch<'_, E>,
         filter: &Filter,
+        begun: &Begun,
+        wants_ids: bool,
+        options: &ReadOptions,
+    ) -> Estimate {
+        match (&self.levels, begun) {
+            (Levels::Columnar(trie), Begun::Columnar(walk)) => trie.estimate(filter, walk, wants_ids),
+            (Levels::Linear(spans), Begun::Linear(search)) => {
+                spans.estimate(filter, search, options.round_trip_bytes)
+            }
+            _ => Estimate::default(),
+        }
+    }
+
+    /// Gives `out` the rows that match `filter`.
+    pub async fn finish<A: Access, S: Sink>(
+        &self,
+        fetch: &mut Fetch<'_, A>,
+        filter: &Filter,
+        begun: Begun,
         out: &mut Receiver<'_, S>,
     ) -> Attempt<()> {
-        match &self.levels {
-            Levels::Columnar(trie) => trie.search(fetch, filter, out).await,
-            Levels::Linear(spans) => spans.search(fetch, filter, out).await,
+        match (&self.levels, begun) {
+            (Levels::Columnar(trie), Begun::Columnar(walk)) => trie.finish(fetch, filter, walk, out).await,
+            (Levels::Linear(spans), Begun::Linear(search)) => spans.finish(fetch, filter, search, out).await,
+            _ => Ok(()),
         }
     }
 
     /// Codes of the selected columns for the rows that a search collected, in the order of their ids.
-    pub async fn codes<E: Endpoint>(&self, fetch: &mut Fetch<'_, E>, found: Rows) -> Attempt<FoundRows> {
+    pub async fn codes<A: Access>(&self, fetch: &mut Fetch<'_, A>, found: Rows) -> Attempt<FoundRows> {
         match &self.levels {
             Levels::Columnar(trie) => trie.codes(fetch, found).await,
             Levels::Linear(_) => Ok(found.in_order()),
@@ -138,8 +192,8 @@ impl Image {
 }
 
 /// Caches the levels that fit the budget, from the top; a level that does not fit is left out.
-async fn load_trie<E: Endpoint>(
-    fetch: &mut Fetch<'_, E>,
+async fn load_trie<A: Access>(
+    fetch: &mut Fetch<'_, A>,
     header: &Header,
     sections: Sections,
     id_bound: u64,
@@ -165,8 +219,8 @@ async fn load_trie<E: Endpoint>(
     Ok(Trie { sections, rows, id_bound, number_bytes, is_cached, cached, kernel })
 }
 
-async fn load_spans<E: Endpoint>(
-    fetch: &mut Fetch<'_, E>,
+async fn load_spans<A: Access>(
+    fetch: &mut Fetch<'_, A>,
     header: &Header,
     manifest: &Manifest,
 ) -> Attempt<Spans> {

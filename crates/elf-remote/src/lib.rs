@@ -41,6 +41,7 @@ mod image;
 mod limbo;
 mod linear;
 mod manifest;
+mod offload;
 mod options;
 mod publish;
 mod reader;
@@ -57,9 +58,12 @@ pub use fetch::Cost;
 pub use follow::Answer;
 pub use image::Cached;
 pub use manifest::SYSTEM;
+pub use offload::{MemorySide, Offloading};
 pub use options::{PublishOptions, ReadOptions, TableOptions};
 pub use publish::{Published, Publisher};
 pub use reader::Reader;
 pub use table_reader::{Condition, Explained, PartExplained, PartInfo, PartRows, TableInfo, TableReader};
-pub use table_writer::{MergedParts, NewPart, TableAudit, TableWriter, audit_table, is_elf, table_blocks};
+pub use table_writer::{
+    MergedParts, NewPart, NewTree, TableAudit, TableWriter, audit_table, is_elf, table_blocks,
+};
 pub use write::Source;

@@ -8,15 +8,17 @@
 //! Upper levels are cached as their lists. Below them, an exact match is one READ.
 
 use std::mem::replace;
+use std::ops::Range;
 
 use pando_elf::linear::{ABSENT, END, MONO_NARROW, MONO_WIDE};
-use pando_elf::{Filter, Interval, Sink};
-use pando_fabric::Endpoint;
+use pando_elf::{Count, Filter, Interval, Sink};
+use pando_fabric::Work;
 use zerocopy::FromBytes;
 use zerocopy::little_endian::U32;
 
 use crate::error::{Attempt, damaged};
-use crate::fetch::{Fetch, PART_BYTES, Parts};
+use crate::fetch::{Access, Fetch, PART_BYTES, Parts};
+use crate::offload::Estimate;
 use crate::receiver::Receiver;
 
 const WORD_BYTES: u64 = 4;
@@ -79,6 +81,16 @@ impl Paths {
         }
         values
     }
+}
+
+/// A search, as far as it has come.
+#[derive(Debug)]
+pub(crate) struct Search {
+    /// Whether the first list was looked at.
+    is_begun: bool,
+    /// Spans that are needed up to a word.
+    missing: Vec<(Span, u64)>,
+    paths: Paths,
 }
 
 /// Result of looking at a span.
@@ -220,30 +232,39 @@ impl Spans {
         Span { level: 0, is_mono: false, at: 0, end: self.array_words, asked: 0, path: 0 }
     }
 
-    /// Spans below the matching values of the first list, of which only their pointers are READ.
-    async fn open_first<E: Endpoint>(
-        &self,
-        fetch: &mut Fetch<'_, E>,
-        filter: &Filter,
-        paths: &mut Paths,
-    ) -> Attempt<Vec<Span>> {
-        let (width, is_cached) = (self.pointer_words as u64, self.cached_levels > 0);
+    /// Places of the matching values in the first list, each with the end of the pointers that are needed.
+    fn first_ranges(&self, filter: &Filter) -> Vec<(Range<u64>, u64)> {
         let mut ranges = Vec::new();
         for interval in filter.level(0).unwrap_or(&[Interval::ALL]) {
             let end = self.first_list.min(u64::from(interval.high) + 1);
             if u64::from(interval.low) < end {
                 // The next pointer behind the last value tells where its subtree ends.
-                let known = if is_cached { self.first_list } else { self.first_list.min(end + 1) };
+                let known =
+                    if self.cached_levels > 0 { self.first_list } else { self.first_list.min(end + 1) };
                 ranges.push((u64::from(interval.low)..end, known));
             }
         }
-        let bytes = |from: u64, end: u64| self.byte(from * width)..self.byte(end * width);
-        let wanted = ranges.iter().map(|(values, known)| bytes(values.start, *known));
-        let fetched = if is_cached { Parts::default() } else { fetch.read(wanted.collect()).await? };
-        let parts = if is_cached { &self.cached } else { &fetched };
+        ranges
+    }
+
+    /// Bytes of pointers of the first list.
+    fn pointers(&self, range: Range<u64>) -> Range<u64> {
+        let width = self.pointer_words as u64;
+        self.byte(range.start * width)..self.byte(range.end * width)
+    }
+
+    /// READs the pointers of the matching values in the first list.
+    async fn fetch_first<A: Access>(&self, fetch: &mut Fetch<'_, A>, filter: &Filter) -> Attempt<Parts> {
+        let ranges = self.first_ranges(filter).into_iter();
+        fetch.read(ranges.map(|(values, known)| self.pointers(values.start..known)).collect()).await
+    }
+
+    /// Spans below the matching values of the first list, whose pointers are in `parts`.
+    fn open_first(&self, parts: &Parts, filter: &Filter, paths: &mut Paths) -> Attempt<Vec<Span>> {
+        let ranges = self.first_ranges(filter);
         let mut spans: Vec<Span> = Vec::new();
         for (values, known) in ranges {
-            let words = parts.get(&bytes(values.start, known));
+            let words = parts.get(&self.pointers(values.start..known));
             let words = words.and_then(|bytes| <[U32]>::ref_from_bytes(bytes).ok());
             let words = words.ok_or_else(|| self.damage(0, "the first list is too short"))?;
             let pointers = words.chunks_exact(self.pointer_words).zip(values.start..);
@@ -266,34 +287,79 @@ impl Spans {
         Ok(spans)
     }
 
-    /// Gives `out` the rows that match `filter`.
-    pub async fn search<E: Endpoint, S: Sink>(
+    /// Begins a search with what is cached.
+    pub fn begin(&self, filter: &Filter, wants_rows: bool) -> Attempt<Search> {
+        let paths = Paths { is_wanted: wants_rows, values: Vec::new() };
+        let mut search = Search { is_begun: self.cached_levels > 0, missing: Vec::new(), paths };
+        if search.is_begun {
+            let spans = self.open_first(&self.cached, filter, &mut search.paths)?;
+            // MonoLists are not cached, so nothing is found yet.
+            let mut out = Receiver::<Count>::new(None);
+            self.look(spans, &Parts::default(), filter, (&mut search, &mut out))?;
+        }
+        Ok(search)
+    }
+
+    /// Looks at everything that is at hand, depth first. Returns the number of MonoLists.
+    fn look<S: Sink>(
         &self,
-        fetch: &mut Fetch<'_, E>,
+        mut spans: Vec<Span>,
+        fetched: &Parts,
         filter: &Filter,
+        (search, out): (&mut Search, &mut Receiver<'_, S>),
+    ) -> Attempt<u64> {
+        let mut compared = 0;
+        while let Some(span) = spans.pop() {
+            let words = self.words(span.at, fetched);
+            let from = spans.len();
+            let seen = match span.is_mono {
+                true => self.open_mono(&span, words, filter, (&mut *out, &search.paths))?,
+                false => self.open_list(&span, words, filter, (&mut spans, &mut search.paths))?,
+            };
+            spans[from..].reverse();
+            compared += u64::from(span.is_mono && matches!(seen, Seen::Done));
+            if let Seen::Needs(end) = seen {
+                search.missing.push((span, end));
+            }
+        }
+        Ok(compared)
+    }
+
+    /// What the rest of a search is expected to need.
+    pub fn estimate(&self, filter: &Filter, search: &Search, round_trip_bytes: u64) -> Estimate {
+        let all = [(self.root(), 0)];
+        let missing = if search.is_begun { &search.missing[..] } else { &all };
+        let levels = (self.columns - self.cached_levels.min(self.columns)) as u32;
+        let (mut bytes, mut trips) = (0.0, 0.0_f64);
+        for (span, _) in missing {
+            let whole = (span.end - span.at) * WORD_BYTES;
+            bytes += whole as f64;
+            trips = trips.max(if whole <= round_trip_bytes { 1.0 } else { f64::from(levels.min(3)) });
+        }
+        // Each condition leaves a part of what is below it, which is learnt as a share of all.
+        let rows = bytes / (self.array_words.max(1) * WORD_BYTES) as f64 * self.rows as f64;
+        let (taken, compared) = if filter.depth() == 0 { (rows as u64, 0) } else { (0, rows as u64) };
+        Estimate { trips, reads: missing.len() as f64, bytes, walked: 0.0, taken, compared }
+    }
+
+    /// Gives `out` the rows that match `filter`.
+    pub async fn finish<A: Access, S: Sink>(
+        &self,
+        fetch: &mut Fetch<'_, A>,
+        filter: &Filter,
+        mut search: Search,
         out: &mut Receiver<'_, S>,
     ) -> Attempt<()> {
-        if filter.is_empty() || self.rows == 0 {
-            return Ok(());
+        if !search.is_begun {
+            let first = self.fetch_first(fetch, filter).await?;
+            let spans = self.open_first(&first, filter, &mut search.paths)?;
+            fetch.cost.rows_compared += self.look(spans, &Parts::default(), filter, (&mut search, out))?;
         }
-        let mut missing = Vec::new();
-        let mut paths = Paths { is_wanted: out.wants_rows(), values: Vec::new() };
-        let mut spans = self.open_first(fetch, filter, &mut paths).await?;
-        let mut fetched = Parts::default();
+        let mut missing: Vec<Span> = Vec::new();
         loop {
-            // 1. Everything at hand, depth first.
-            while let Some(span) = spans.pop() {
-                let words = self.words(span.at, &fetched);
-                let from = spans.len();
-                let seen = match span.is_mono {
-                    true => self.open_mono(&span, words, filter, (&mut *out, &paths))?,
-                    false => self.open_list(&span, words, filter, (&mut spans, &mut paths))?,
-                };
-                spans[from..].reverse();
-                fetch.cost.rows_compared += u64::from(span.is_mono && matches!(seen, Seen::Done));
-                if let Seen::Needs(end) = seen {
-                    missing.push(self.ask(fetch, span, end)?);
-                }
+            // 1. What was found to be missing.
+            for (span, end) in search.missing.drain(..) {
+                missing.push(self.ask(fetch, span, end)?);
             }
             if missing.is_empty() {
                 return Ok(());
@@ -307,15 +373,19 @@ impl Spans {
             };
             let batch = missing.iter().take_while(fits).count();
             let rest = missing.split_off(batch);
-            spans = replace(&mut missing, rest);
+            let mut spans = replace(&mut missing, rest);
             let wanted = spans.iter().map(|span| self.byte(span.at)..self.byte(span.asked));
-            fetched = fetch.read(wanted.collect()).await?;
+            let fetched = fetch.read(wanted.collect()).await?;
             spans.reverse();
+            // 3. All that can be done with them.
+            let compared = self.look(spans, &fetched, filter, (&mut search, out))?;
+            fetch.charge(Work::Entries { count: compared as usize });
+            fetch.cost.rows_compared += compared;
         }
     }
 
     /// `span`, to be READ up to word `end`, or as a whole if that saves a round trip.
-    fn ask<E>(&self, fetch: &Fetch<'_, E>, span: Span, end: u64) -> Attempt<Span> {
+    fn ask<A>(&self, fetch: &Fetch<'_, A>, span: Span, end: u64) -> Attempt<Span> {
         let is_short = (span.end - span.at) * WORD_BYTES <= fetch.options.round_trip_bytes;
         let end = if is_short { span.end } else { end.min(span.end) };
         if end <= span.asked {
@@ -325,7 +395,7 @@ impl Spans {
     }
 
     /// Caches the lists of the upper levels, as many levels as the options allow.
-    pub async fn fill<E: Endpoint>(&mut self, fetch: &mut Fetch<'_, E>) -> Attempt<()> {
+    pub async fn fill<A: Access>(&mut self, fetch: &mut Fetch<'_, A>) -> Attempt<()> {
         let (budget, levels) = (fetch.options.cache_bytes, fetch.options.cache_levels.min(self.columns));
         let first_bytes = self.byte(self.first_list * self.pointer_words as u64) - self.array_at;
         if levels == 0 || self.rows == 0 || first_bytes > budget {
@@ -337,7 +407,7 @@ impl Spans {
         self.cached.push(place.start, fetched.get(&place).ok_or_else(missing)?.to_vec());
         self.cached_levels = 1;
         let all = Filter::new(&pando_elf::Predicate::all(), &(0..self.columns).collect::<Vec<_>>())?;
-        let mut spans = self.open_first(fetch, &all, &mut Paths::default()).await?;
+        let mut spans = self.open_first(&self.cached, &all, &mut Paths::default())?;
         while self.cached_levels < levels {
             spans.retain(|span| !span.is_mono);
             let Some(below) = self.fill_level(fetch, &spans, &all, budget).await? else { return Ok(()) };
@@ -349,9 +419,9 @@ impl Spans {
 
     /// Caches the lists at `spans`, which are all of one level; returns the spans below, or `None` if they exceed
     /// the budget.
-    async fn fill_level<E: Endpoint>(
+    async fn fill_level<A: Access>(
         &mut self,
-        fetch: &mut Fetch<'_, E>,
+        fetch: &mut Fetch<'_, A>,
         spans: &[Span],
         all: &Filter,
         budget: u64,

@@ -16,7 +16,7 @@
 use std::ops::Range;
 
 use pando_elf::Header;
-use pando_fabric::{GlobalAddr, WORD};
+use pando_fabric::{GlobalAddr, MemoryServerId, WORD};
 use pando_pool::ValueRef;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
@@ -190,6 +190,12 @@ impl Manifest {
         extents.flat_map(move |extent| {
             (0..extent.blocks).map(move |block| (extent.addr.add(block * size), size))
         })
+    }
+
+    /// The memory server that has the whole image, if there is one.
+    pub fn home(&self) -> Option<MemoryServerId> {
+        let server = self.extents.first()?.addr.server();
+        self.extents.iter().all(|extent| extent.addr.server() == server).then_some(server)
     }
 
     pub fn encode(&self) -> Vec<u8> {

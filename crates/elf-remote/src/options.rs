@@ -3,7 +3,9 @@
 //! The defaults of [`ReadOptions`] follow from the figures of a 100 Gb/s network (the sources are in the model
 //! of `pando-sim`): 11.0 GB/s, 35 million messages a second, and 2 µs for the round trip of a small READ.
 
-use pando_fabric::Nanos;
+use pando_fabric::{MemoryServerId, Nanos};
+
+use crate::offload::Offloading;
 
 /// How images are published.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -13,6 +15,9 @@ pub struct PublishOptions {
     pub piece_bytes: u32,
     /// Bytes that go to one memory server before the next one is used. Default: 1 MiB.
     pub stripe_bytes: u64,
+    /// The memory server that gets a single image as a whole, as long as it has room. Default: none, so that images
+    /// are striped. Trees of a forest get a server each.
+    pub home: Option<MemoryServerId>,
     /// How long a replaced image stays readable. A query that takes longer begins anew. Default: 100 ms.
     pub grace_ns: Nanos,
     /// How often a publication is tried while others publish. Default: 16.
@@ -21,12 +26,12 @@ pub struct PublishOptions {
 
 impl Default for PublishOptions {
     fn default() -> Self {
-        Self { piece_bytes: 256, stripe_bytes: 1 << 20, grace_ns: 100_000_000, attempts_max: 16 }
+        Self { piece_bytes: 256, stripe_bytes: 1 << 20, home: None, grace_ns: 100_000_000, attempts_max: 16 }
     }
 }
 
 /// How an Elf is read.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ReadOptions {
     /// Bytes of the upper levels that a reader keeps in DRAM. Default: 64 MiB.
     pub cache_bytes: u64,
@@ -46,6 +51,8 @@ pub struct ReadOptions {
     /// catalog, with an 8-byte READ posted together with its first ones.
     /// Beyond the grace of the publishers it costs restarts.
     pub check_age_ns: Nanos,
+    /// When memory servers search. Default: never.
+    pub offloading: Offloading,
 }
 
 impl Default for ReadOptions {
@@ -58,6 +65,7 @@ impl Default for ReadOptions {
             batch_bytes: 16 << 20,
             restarts_max: 16,
             check_age_ns: 0,
+            offloading: Offloading::default(),
         }
     }
 }
@@ -70,12 +78,16 @@ pub struct TableOptions {
     /// Parts of a tier that are merged together, at least 2; also the ratio of the sizes of two tiers. The smallest
     /// parts have up to `join_rows` rows. Default: 4.
     pub fan_in: u64,
+    /// Most trees of a part. Default: 0, one for each memory server that is active.
+    pub trees: usize,
+    /// Rows for each of which a part has a tree. Default: 65,536.
+    pub tree_rows: u64,
     /// Threads that build parts. Default: 1.
     pub threads: usize,
 }
 
 impl Default for TableOptions {
     fn default() -> Self {
-        Self { join_rows: 1 << 16, fan_in: 4, threads: 1 }
+        Self { join_rows: 1 << 16, fan_in: 4, trees: 0, tree_rows: 1 << 16, threads: 1 }
     }
 }

@@ -18,7 +18,7 @@ use crate::limbo::{Batch, Block};
 use crate::manifest::{Kind, PIECES, Root, Stamped};
 use crate::options::PublishOptions;
 use crate::switch::{Switched, Switcher, spec};
-use crate::write::{Source, write_image};
+use crate::write::{NewImage, Source, write_image};
 
 /// The right of a process to publish images of one Elf. Others may publish too; the last one counts.
 /// Before it is dropped, [`Publisher::settle`] frees what it replaced.
@@ -67,9 +67,9 @@ impl Publisher {
         // What cannot be freed now is freed later.
         let _ = self.reclaim(ep).await;
         let mut unpublished = switcher.limbo.begin();
-        let (source, bound) = (Source::Bytes(elf.bytes()), elf.id_bound());
-        let place = (ep, &switcher.pool);
-        let written = write_image(place, &source, bound, &self.options, &mut unpublished).await;
+        let (source, id_bound) = (Source::Bytes(elf.bytes()), elf.id_bound());
+        let (place, image) = ((ep, &switcher.pool), NewImage { source, id_bound, home: self.options.home });
+        let written = write_image(place, image, &self.options, &mut unpublished).await;
         let (image, bytes) = match written {
             Ok(written) => written,
             Err(error) => return switcher.discard(ep, unpublished.take(), error).await,

@@ -3,17 +3,15 @@
 //! Each query is an attempt on the current image ([`crate::follow`]): the upper levels are in DRAM, the rest is
 //! READ by the search of the layout.
 
-use pando_elf::{Bitmap, Count, Filter, Ids, Kernel, Predicate, RowId, Sink};
+use pando_elf::{Bitmap, Filter, Ids, Kernel, Predicate, RowId, Sink};
 use pando_fabric::Endpoint;
 use pando_pool::Pool;
 
 use crate::error::{Attempt, Result};
-use crate::fetch::Fetch;
 use crate::follow::{Answer, Follower, Reads, Version};
 use crate::image::{Cached, Image};
 use crate::manifest::{Kind, Stamped};
 use crate::options::ReadOptions;
-use crate::receiver::Receiver;
 
 impl Version for Image {
     const KIND: Kind = Kind::Image;
@@ -27,7 +25,7 @@ impl Version for Image {
         root: &Stamped,
         _known: Option<&Self>,
     ) -> Attempt<Self> {
-        Image::load(reads.ep, reads.pool, root, reads.options, &mut reads.cost).await
+        Image::load((reads.ep, reads.pool), root, reads.options, &mut reads.cost).await
     }
 }
 
@@ -47,12 +45,7 @@ impl Reader {
     /// # Errors
     /// As for [`Reader::select`].
     pub async fn count<E: Endpoint>(&self, ep: &E, predicate: &Predicate) -> Result<Answer<u64>> {
-        self.answer(ep, predicate, async |image, fetch, filter| {
-            let mut out = Receiver::<Count>::new(None);
-            image.search(fetch, filter, &mut out).await?;
-            Ok(out.found)
-        })
-        .await
+        self.answer(ep, predicate, async |image, reads, filter| image.count(reads, filter).await).await
     }
 
     /// Ids of the rows that match, in no particular order.
@@ -60,10 +53,10 @@ impl Reader {
     /// # Errors
     /// As for [`Reader::select`]; [`pando_elf::Error::IdsTooNarrow`] if `T` cannot hold them.
     pub async fn ids<T: RowId, E: Endpoint>(&self, ep: &E, predicate: &Predicate) -> Result<Answer<Vec<T>>> {
-        self.answer(ep, predicate, async |image, fetch, filter| {
+        self.answer(ep, predicate, async |image, reads, filter| {
             let mut ids = Vec::new();
             let mut sink = Ids::checked(&mut ids, image.manifest.id_bound, Kernel::detect())?;
-            image.search(fetch, filter, &mut Receiver::new(Some(&mut sink))).await?;
+            image.fill(reads, filter, &mut sink).await?;
             Ok(ids)
         })
         .await
@@ -89,9 +82,9 @@ impl Reader {
         predicate: &Predicate,
         make: impl Fn(u64) -> pando_elf::Result<S>,
     ) -> Result<Answer<S>> {
-        self.answer(ep, predicate, async |image, fetch, filter| {
+        self.answer(ep, predicate, async |image, reads, filter| {
             let mut sink = make(image.manifest.id_bound)?;
-            image.search(fetch, filter, &mut Receiver::new(Some(&mut sink))).await?;
+            image.fill(reads, filter, &mut sink).await?;
             Ok(sink)
         })
         .await
@@ -110,11 +103,11 @@ impl Reader {
         &self,
         ep: &E,
         predicate: &Predicate,
-        search: impl AsyncFn(&Image, &mut Fetch<'_, E>, &Filter) -> Attempt<T>,
+        search: impl AsyncFn(&Image, &mut Reads<'_, E>, &Filter) -> Attempt<T>,
     ) -> Result<Answer<T>> {
         let attempt = async |image: &Image, reads: &mut Reads<'_, E>| {
             let filter = Filter::new(predicate, &image.order)?;
-            search(image, &mut reads.fetch(&image.manifest), &filter).await
+            search(image, reads, &filter).await
         };
         self.follower.answer(ep, attempt).await
     }

@@ -43,13 +43,39 @@ impl Rows {
 
     /// The rows in the order of their ids; all codes are known.
     pub fn in_order(self) -> FoundRows {
-        let Self { ids, codes, .. } = self;
-        let mut order: Vec<usize> = (0..ids.len()).collect();
-        order.sort_unstable_by_key(|&row| ids[row]);
+        let levels = self.levels.len();
+        FoundRows::in_order(vec![FoundRows { ids: self.ids, codes: self.codes }], levels)
+    }
+}
+
+impl FoundRows {
+    /// The rows of several results, each with the codes of `levels` levels, in the order of their ids.
+    pub fn in_order(all: Vec<Self>, levels: usize) -> Self {
+        let mut whole = Self { ids: Vec::new(), codes: vec![Vec::new(); levels] };
+        for Self { ids, codes } in all {
+            whole.ids.extend(ids);
+            whole.codes.iter_mut().zip(codes).for_each(|(all, codes)| all.extend(codes));
+        }
+        if whole.ids.is_sorted() {
+            return whole;
+        }
+        let mut order: Vec<usize> = (0..whole.ids.len()).collect();
+        order.sort_unstable_by_key(|&row| whole.ids[row]);
         let sorted = |codes: Vec<u32>| order.iter().map(|&row| codes[row]).collect();
-        FoundRows {
-            codes: codes.into_iter().map(sorted).collect(),
-            ids: order.iter().map(|&row| ids[row]).collect(),
+        Self {
+            codes: whole.codes.into_iter().map(sorted).collect(),
+            ids: order.iter().map(|&row| whole.ids[row]).collect(),
+        }
+    }
+
+    /// Drops the rows whose ids do not meet `condition`.
+    pub fn retain(&mut self, condition: impl Fn(u64) -> bool) {
+        let is_kept: Vec<bool> = self.ids.iter().map(|&id| condition(id)).collect();
+        let mut keep = is_kept.iter();
+        self.ids.retain(|_| keep.next().is_some_and(|keep| *keep));
+        for codes in &mut self.codes {
+            let mut keep = is_kept.iter();
+            codes.retain(|_| keep.next().is_some_and(|keep| *keep));
         }
     }
 }
@@ -80,11 +106,6 @@ impl<'s, S: Sink> Receiver<'s, S> {
 
     pub fn wants_ids(&self) -> bool {
         !matches!(self.wanted, Wanted::Count)
-    }
-
-    /// Whether the values that lead to a row are wanted with it.
-    pub fn wants_rows(&self) -> bool {
-        matches!(self.wanted, Wanted::Rows(_))
     }
 
     /// `rows` rows whose ids are not wanted.

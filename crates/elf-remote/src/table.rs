@@ -13,7 +13,7 @@ use pando_pool::{Pool, PoolError};
 use crate::descriptor::{Descriptor, PartRef, Pieces};
 use crate::error::{Attempt, RemoteError, Retry};
 use crate::follow::{Reads, Version};
-use crate::image::Image;
+use crate::image::{Cached, Image};
 use crate::manifest::{Kind, Stamped};
 use crate::options::ReadOptions;
 
@@ -27,7 +27,7 @@ pub(crate) struct Dictionaries {
 /// What never changes of a part.
 #[derive(Debug)]
 pub(crate) struct Run {
-    pub image: Image,
+    pub trees: Vec<Image>,
     dictionaries: Mutex<Arc<Dictionaries>>,
 }
 
@@ -43,6 +43,11 @@ pub(crate) struct Part {
 pub(crate) struct Table {
     pub descriptor: Descriptor,
     pub parts: Vec<Part>,
+}
+
+/// The share of `bytes` for `part` of `whole`.
+fn share(bytes: u64, part: u64, whole: u64) -> u64 {
+    (u128::from(bytes) * u128::from(part) / u128::from(whole.max(1))) as u64
 }
 
 /// READs bytes that are in long values.
@@ -84,7 +89,7 @@ pub(crate) async fn read_deleted<E: Endpoint>(ep: &E, pool: &Pool, part: &PartRe
     let reason = "its set of deleted rows has another number of rows than it says";
     match deleted.count() == part.deleted_rows {
         true => Ok(deleted),
-        false => Err(RemoteError::BadTable { addr: part.image.value.addr, reason }.into()),
+        false => Err(RemoteError::BadTable { addr: part.first_image().value.addr, reason }.into()),
     }
 }
 
@@ -102,9 +107,24 @@ impl Run {
         part: &PartRef,
         cache_bytes: u64,
     ) -> Attempt<Self> {
-        let options = ReadOptions { cache_bytes, ..*reads.options };
-        let image = Image::load(reads.ep, reads.pool, &part.image, &options, &mut reads.cost).await?;
-        Ok(Self { image, dictionaries: Mutex::new(Arc::new(Dictionaries::none(columns)?)) })
+        let mut trees = Vec::with_capacity(part.trees.len());
+        for tree in &part.trees {
+            // Each tree caches its share.
+            let cache_bytes = share(cache_bytes, tree.image_bytes, part.image_bytes());
+            let options = ReadOptions { cache_bytes, ..*reads.options };
+            trees.push(Image::load((reads.ep, reads.pool), &tree.image, &options, &mut reads.cost).await?);
+        }
+        Ok(Self { trees, dictionaries: Mutex::new(Arc::new(Dictionaries::none(columns)?)) })
+    }
+
+    /// What is cached of its trees: the least number of levels, and the bytes of all.
+    pub fn cached(&self) -> Cached {
+        let cached = self.trees.iter().map(Image::cached);
+        let join = |all: Cached, tree: Cached| Cached {
+            levels: all.levels.min(tree.levels),
+            bytes: all.bytes + tree.bytes,
+        };
+        cached.reduce(join).unwrap_or(Cached { levels: 0, bytes: 0 })
     }
 
     fn known(&self) -> Arc<Dictionaries> {
@@ -160,25 +180,25 @@ impl Version for Table {
         known: Option<&Self>,
     ) -> Attempt<Self> {
         let descriptor = read_descriptor(reads.ep, reads.pool, root).await?;
-        let image_bytes: u64 = descriptor.parts.iter().map(|part| part.image_bytes).sum();
+        let image_bytes: u64 = descriptor.parts.iter().map(PartRef::image_bytes).sum();
         let mut parts = Vec::with_capacity(descriptor.parts.len());
         for at in &descriptor.parts {
             let known = known.and_then(|known| known.parts.iter().find(|part| part.at.is_same_run(at)));
             let run = match known {
                 Some(known) => Arc::clone(&known.run),
                 None => {
-                    // Each part caches its share.
-                    let share = u128::from(reads.options.cache_bytes) * u128::from(at.image_bytes);
-                    let share = (share / u128::from(image_bytes.max(1))) as u64;
-                    Arc::new(Run::load(reads, descriptor.spec.schema.columns(), at, share).await?)
+                    let cache_bytes = share(reads.options.cache_bytes, at.image_bytes(), image_bytes);
+                    Arc::new(Run::load(reads, descriptor.spec.schema.columns(), at, cache_bytes).await?)
                 }
             };
             let deleted = match known.filter(|known| known.at.deleted == at.deleted) {
                 Some(known) => Arc::clone(&known.deleted),
                 None => Arc::new(read_deleted(reads.ep, reads.pool, at).await?),
             };
-            if run.image.order != descriptor.spec.order || run.image.manifest.id_bound != at.id_bound {
-                let (addr, reason) = (at.image.value.addr, "a part has the image of another table");
+            let fits =
+                |tree: &Image| tree.order == descriptor.spec.order && tree.manifest.id_bound == at.id_bound;
+            if !run.trees.iter().all(fits) {
+                let (addr, reason) = (at.first_image().value.addr, "a part has the image of another table");
                 return Err(RemoteError::BadTable { addr, reason }.into());
             }
             parts.push(Part { at: at.clone(), run, deleted });

@@ -1,13 +1,12 @@
 //! Queries of a table by conditions in SQL notation.
 //!
-//! A condition is encoded for each part with the part's dictionaries, and searched for in its image; deleted rows are
-//! left out. All parts of an answer are of one version of the table ([`crate::follow`]).
+//! A condition is encoded for each part with the part's dictionaries, and searched for in all of its trees at the same
+//! time; deleted rows are left out. All parts of an answer are of one version of the table ([`crate::follow`]).
 
 use pando_elf::{
-    Bitmap, Count, Dictionary, Filter, Ids, Kernel, LayoutKind, Predicate, Schema, Sink, SqlOptions, Value,
-    parse_condition,
+    Bitmap, Dictionary, Filter, LayoutKind, Predicate, Schema, Sink, SqlOptions, Value, parse_condition,
 };
-use pando_fabric::Endpoint;
+use pando_fabric::{Endpoint, join_all};
 use pando_pool::Pool;
 use std::sync::Arc;
 
@@ -15,10 +14,10 @@ use crate::descriptor::{Descriptor, TableSpec};
 use crate::error::{Attempt, RemoteError, Result, Retry};
 use crate::fetch::Cost;
 use crate::follow::{Answer, Follower, Reads};
-use crate::image::Cached;
+use crate::image::{Cached, Image};
 use crate::manifest::{Kind, Root};
 use crate::options::ReadOptions;
-use crate::receiver::{FoundRows, Receiver, Rows};
+use crate::receiver::FoundRows;
 use crate::table::{Dictionaries, Part, Table, read_descriptor};
 
 /// Times that a description is READ that others have replaced meanwhile.
@@ -73,11 +72,14 @@ impl Condition {
 /// Size of a part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PartInfo {
-    /// Rows of the image, with deleted ones.
+    /// Rows of all trees, with deleted ones.
     pub rows: u64,
     pub deleted_rows: u64,
     pub first_id: u64,
     pub id_bound: u64,
+    /// Trees of its forest.
+    pub trees: usize,
+    /// Bytes of their images.
     pub image_bytes: u64,
     pub dictionary_bytes: u64,
 }
@@ -100,7 +102,8 @@ impl TableInfo {
             deleted_rows: part.deleted_rows,
             first_id: part.first_id,
             id_bound: part.id_bound,
-            image_bytes: part.image_bytes,
+            trees: part.trees.len(),
+            image_bytes: part.image_bytes(),
             dictionary_bytes: part.dictionary_bytes(),
         };
         Self {
@@ -305,9 +308,10 @@ impl TableReader {
                 let mut at_most = Some(0);
                 for predicate in &predicates {
                     predicate.conditions().for_each(|(column, _)| explained.is_constrained[column] = true);
-                    let filter = Filter::new(predicate, &part.run.image.order)?;
-                    let bytes = part.run.image.reads_at_most(&filter);
-                    at_most = at_most.zip(bytes).map(|(sum, bytes)| sum + bytes);
+                    for tree in &part.run.trees {
+                        let bytes = tree.reads_at_most(&Filter::new(predicate, &tree.order)?);
+                        at_most = at_most.zip(bytes).map(|(sum, bytes)| sum + bytes);
+                    }
                 }
                 let found = match part.at.deleted_rows {
                     0 => count(part, reads, &predicates).await?,
@@ -320,7 +324,7 @@ impl TableReader {
                     predicates: predicates.len(),
                     found,
                     reads_at_most: at_most,
-                    cached: part.run.image.cached(),
+                    cached: part.run.cached(),
                     cost,
                 });
             }
@@ -359,16 +363,45 @@ impl TableReader {
     }
 }
 
-async fn count<E: Endpoint>(part: &Part, reads: &mut Reads<'_, E>, predicates: &[Predicate]) -> Attempt<u64> {
-    let image = &part.run.image;
-    let mut found = 0;
-    for predicate in predicates {
-        let filter = Filter::new(predicate, &image.order)?;
-        let mut out = Receiver::<Count>::new(None);
-        image.search(&mut reads.fetch(&image.manifest), &filter, &mut out).await?;
-        found += out.found;
+/// Searches a tree for one filter after the other; returns the results, and what it did.
+async fn search_tree<'q, T, E: Endpoint>(
+    tree: &Image,
+    mut reads: Reads<'q, E>,
+    filters: &[Filter],
+    search: &impl AsyncFn(&Image, &mut Reads<'_, E>, &Filter) -> Attempt<T>,
+) -> (Attempt<Vec<T>>, Reads<'q, E>) {
+    let mut found = Vec::with_capacity(filters.len());
+    for filter in filters {
+        match search(tree, &mut reads, filter).await {
+            Ok(result) => found.push(result),
+            Err(retry) => return (Err(retry), reads),
+        }
     }
-    Ok(found)
+    (Ok(found), reads)
+}
+
+/// Searches the trees of a part at the same time, each for all predicates, one after the other.
+async fn search_trees<T, E: Endpoint>(
+    part: &Part,
+    reads: &mut Reads<'_, E>,
+    predicates: &[Predicate],
+    search: impl AsyncFn(&Image, &mut Reads<'_, E>, &Filter) -> Attempt<T>,
+) -> Attempt<Vec<T>> {
+    let trees = &part.run.trees;
+    let filters = predicates.iter().map(|predicate| Filter::new(predicate, &trees[0].order));
+    let filters: Vec<Filter> = filters.collect::<pando_elf::Result<_>>()?;
+    let divided = reads.divide(trees.len());
+    let each = trees.iter().zip(divided).map(|(tree, reads)| search_tree(tree, reads, &filters, &search));
+    let searched = join_all(each).await;
+    let (found, divided): (Vec<_>, Vec<_>) = searched.into_iter().unzip();
+    reads.join(divided);
+    Ok(found.into_iter().collect::<Attempt<Vec<_>>>()?.into_iter().flatten().collect())
+}
+
+async fn count<E: Endpoint>(part: &Part, reads: &mut Reads<'_, E>, predicates: &[Predicate]) -> Attempt<u64> {
+    let count =
+        async |tree: &Image, reads: &mut Reads<'_, E>, filter: &Filter| tree.count(reads, filter).await;
+    Ok(search_trees(part, reads, predicates, count).await?.into_iter().sum())
 }
 
 async fn ids<E: Endpoint>(
@@ -376,14 +409,8 @@ async fn ids<E: Endpoint>(
     reads: &mut Reads<'_, E>,
     predicates: &[Predicate],
 ) -> Attempt<Vec<u64>> {
-    let image = &part.run.image;
-    let mut found = Vec::new();
-    for predicate in predicates {
-        let filter = Filter::new(predicate, &image.order)?;
-        let mut ids = Ids::checked(&mut found, image.manifest.id_bound, Kernel::detect())?;
-        let mut out = Receiver::new(Some(&mut ids));
-        image.search(&mut reads.fetch(&image.manifest), &filter, &mut out).await?;
-    }
+    let ids = async |tree: &Image, reads: &mut Reads<'_, E>, filter: &Filter| tree.ids(reads, filter).await;
+    let mut found = search_trees(part, reads, predicates, ids).await?.concat();
     if !part.deleted.is_empty() {
         found.retain(|&id| !part.deleted.contains(id));
     }
@@ -397,25 +424,18 @@ async fn rows<E: Endpoint>(
     columns: &[usize],
     dictionaries: Arc<Dictionaries>,
 ) -> Attempt<PartRows> {
-    let image = &part.run.image;
-    let level = |column: &usize| image.order.iter().position(|other| other == column).unwrap_or_default();
-    let mut found = Rows::of_levels(columns.iter().map(level).collect());
-    for predicate in predicates {
-        let filter = Filter::new(predicate, &image.order)?;
-        let mut out = Receiver::<Count>::of_rows(&mut found);
-        image.search(&mut reads.fetch(&image.manifest), &filter, &mut out).await?;
-    }
-    let FoundRows { mut ids, mut codes } = image.codes(&mut reads.fetch(&image.manifest), found).await?;
+    let order = &part.run.trees[0].order;
+    let level = |column: &usize| order.iter().position(|other| other == column).unwrap_or_default();
+    let levels: Vec<usize> = columns.iter().map(level).collect();
+    let rows = async |tree: &Image, reads: &mut Reads<'_, E>, filter: &Filter| {
+        tree.rows(reads, filter, &levels).await
+    };
+    let found = search_trees(part, reads, predicates, rows).await?;
+    let mut found = FoundRows::in_order(found, levels.len());
     if !part.deleted.is_empty() {
-        let is_kept: Vec<bool> = ids.iter().map(|&id| !part.deleted.contains(id)).collect();
-        let mut keep = is_kept.iter();
-        ids.retain(|_| keep.next().is_some_and(|keep| *keep));
-        for codes in &mut codes {
-            let mut keep = is_kept.iter();
-            codes.retain(|_| keep.next().is_some_and(|keep| *keep));
-        }
+        found.retain(|id| !part.deleted.contains(id));
     }
-    for (codes, &column) in codes.iter().zip(columns) {
+    for (codes, &column) in found.codes.iter().zip(columns) {
         let dictionary = &dictionaries.all[column];
         // Values are looked up later, when there is nothing left to try again.
         if let Some(&code) = codes.iter().find(|&&code| code as usize > dictionary.len()) {
@@ -423,5 +443,6 @@ async fn rows<E: Endpoint>(
             return Err(pando_elf::Error::UnknownCode { column, code, values }.into());
         }
     }
+    let FoundRows { ids, codes } = found;
     Ok(PartRows { ids, columns: columns.to_vec(), codes, dictionaries })
 }

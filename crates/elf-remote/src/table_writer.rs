@@ -17,7 +17,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use pando_elf::{
-    BuildOptions, Dictionary, EncodedTable, MergeOptions, Merged, Portion, RunSize, Tombstones,
+    BuildOptions, Dictionary, Elf, EncodedTable, MergeOptions, Merged, Portion, RunSize, Tombstones, Trees,
     merge_portions, next_merge,
 };
 use pando_fabric::{Endpoint, GlobalAddr, MemoryServerId};
@@ -40,10 +40,24 @@ use draft::Draft;
 /// Times that bytes of one version may be wrong before it counts as damaged.
 const BAD_PIECES_MAX: u32 = 2;
 
-/// Rows that become a part: their image, and the dictionaries of its codes.
+/// A tree of a new part.
+#[derive(Clone, Copy, Debug)]
+pub struct NewTree<'a> {
+    pub image: Source<'a>,
+    pub rows: u64,
+}
+
+impl<'a> NewTree<'a> {
+    pub fn of(elf: &'a Elf) -> Self {
+        Self { image: Source::Bytes(elf.bytes()), rows: elf.header().rows }
+    }
+}
+
+/// Rows that become a part: a forest, and the dictionaries of its codes.
 #[derive(Clone, Copy)]
 pub struct NewPart<'a> {
-    pub image: Source<'a>,
+    /// At least one, in the order of their rows.
+    pub trees: &'a [NewTree<'a>],
     /// One per column.
     pub dictionaries: &'a [Dictionary],
     pub rows: u64,
@@ -264,7 +278,7 @@ impl TableWriter {
             }
             let mut next = parts[..due.start].to_vec();
             // Others may have deleted all of its rows meanwhile.
-            let merged = merge.merged.as_ref().filter(|merged| deleted.count() < merged.elf.header().rows);
+            let merged = merge.merged.as_ref().filter(|merged| deleted.count() < merged.table.rows() as u64);
             if let Some(part) = draft.merged(merged).await? {
                 next.push(draft.with_deleted(&part, &deleted).await?);
             }
@@ -298,7 +312,7 @@ impl TableWriter {
         }
         let deleted = portions.iter().map(|portion| portion.deleted.clone()).collect();
         let merged = merge_portions(portions, &self.merge_options(spec))?;
-        Ok(DoneMerge { inputs: parts.iter().map(|part| part.image).collect(), deleted, merged })
+        Ok(DoneMerge { inputs: parts.iter().map(PartRef::first_image).collect(), deleted, merged })
     }
 
     fn merge_options(&self, spec: &TableSpec) -> MergeOptions {
@@ -307,7 +321,17 @@ impl TableWriter {
             threads: self.options.threads,
             ..BuildOptions::default()
         };
-        MergeOptions { schema: spec.schema.clone(), order: spec.order.clone(), layout: spec.layout, build }
+        let trees = match self.options.trees {
+            0 => self.switcher.pool.active_servers().len(),
+            trees => trees,
+        };
+        MergeOptions {
+            schema: spec.schema.clone(),
+            order: spec.order.clone(),
+            layout: spec.layout,
+            build,
+            trees: Trees { most: trees, rows: self.options.tree_rows },
+        }
     }
 
     /// Writes the parts of the table again that have blocks on a memory server, which is draining. Returns whether
@@ -327,14 +351,19 @@ impl TableWriter {
             }
             let mut next = Vec::with_capacity(parts.len());
             for part in parts {
-                let bytes = audit::image_bytes(ep, pool, part).await?;
+                let mut images = Vec::with_capacity(part.trees.len());
+                for tree in &part.trees {
+                    images.push((audit::image_bytes(ep, pool, tree).await?, tree.rows));
+                }
+                let trees =
+                    images.iter().map(|(bytes, rows)| NewTree { image: Source::Bytes(bytes), rows: *rows });
                 let mut dictionaries = Vec::new();
                 for (column, pieces) in spec.schema.columns().iter().zip(&part.dictionaries) {
                     dictionaries.push(read_dictionary(ep, pool, column, pieces).await?);
                 }
                 let deleted = read_deleted(ep, pool, part).await?;
                 let new = NewPart {
-                    image: Source::Bytes(&bytes),
+                    trees: &trees.collect::<Vec<_>>(),
                     dictionaries: &dictionaries,
                     rows: part.rows,
                     first_id: part.first_id,
@@ -503,7 +532,7 @@ impl TableWriter {
 
 /// Where the parts with these images are, one after the other.
 fn place_of(inputs: &[Stamped], parts: &[PartRef]) -> Option<Range<usize>> {
-    let is_there = |parts: &[PartRef]| parts.iter().map(|part| part.image).eq(inputs.iter().copied());
+    let is_there = |parts: &[PartRef]| parts.iter().map(PartRef::first_image).eq(inputs.iter().copied());
     let at = parts.windows(inputs.len()).position(is_there)?;
     Some(at..at + inputs.len())
 }

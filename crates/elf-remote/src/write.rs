@@ -1,7 +1,8 @@
 //! Writing of an image to blocks of the pool, before anything leads to it.
 //!
 //! Extents go to the active memory servers in turn, as long as these have room, so that READs of different parts
-//! are served by different servers. Every block belongs to the [`Unpublished`] from the moment it is allocated:
+//! are served by different servers. A tree of a forest has a *home*: one server that has all of it, so that it can
+//! search it by itself. Every block belongs to the [`Unpublished`] from the moment it is allocated:
 //! whatever happens then, it is published or freed.
 
 use std::borrow::Cow;
@@ -58,22 +59,32 @@ fn unreadable(error: std::io::Error) -> RemoteError {
     RemoteError::UnreadableImage { reason: error.to_string() }
 }
 
-/// Writes the image in `source`, whose row ids are below `id_bound`, and its manifest; returns the image, and the
-/// bytes of its blocks. All blocks are in `unpublished`, also after an error.
+/// An image to be written.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct NewImage<'a> {
+    pub source: Source<'a>,
+    /// All row ids are below it.
+    pub id_bound: u64,
+    /// The server that gets all of it, as long as it has room.
+    pub home: Option<MemoryServerId>,
+}
+
+/// Writes an image and its manifest; returns the image, and the bytes of its blocks. All blocks are in
+/// `unpublished`, also after an error.
 pub(crate) async fn write_image<E: Endpoint>(
     (ep, pool): (&E, &Pool),
-    source: &Source<'_>,
-    id_bound: u64,
+    image: NewImage<'_>,
     options: &PublishOptions,
     unpublished: &mut Unpublished<'_>,
 ) -> Result<(Stamped, u64)> {
+    let NewImage { source, id_bound, home } = image;
     let (len, piece_bytes) = (source.len()?, u64::from(options.piece_bytes));
     let stored = len.div_ceil(piece_bytes - SEAL) * piece_bytes;
     let block_bytes = stored.next_power_of_two().min(pool.max_block());
     let mut manifest = Manifest::new(ep.random(), len, id_bound, piece_bytes, block_bytes);
     let blocks_before = unpublished.batch.blocks.len();
-    allocate((ep, pool), options.stripe_bytes, &mut manifest, unpublished).await?;
-    write_pieces(ep, &manifest, source).await?;
+    allocate((ep, pool), options.stripe_bytes, home, &mut manifest, unpublished).await?;
+    write_pieces(ep, &manifest, &source).await?;
     let placement = Placement::Prefer(MemoryServerId(0));
     let value = pool.put_value(ep, placement, &manifest.encode()).await?;
     unpublished.batch.values.push(value);
@@ -81,10 +92,12 @@ pub(crate) async fn write_image<E: Endpoint>(
     Ok((Stamped { value, stamp: manifest.stamp }, bytes))
 }
 
-/// Allocates the extents of an image, on all active memory servers in turn.
+/// Allocates the extents of an image: at home, and without a home or room there on all active memory servers in
+/// turn.
 async fn allocate<E: Endpoint>(
     (ep, pool): (&E, &Pool),
     stripe_bytes: u64,
+    mut home: Option<MemoryServerId>,
     manifest: &mut Manifest,
     unpublished: &mut Unpublished<'_>,
 ) -> Result<()> {
@@ -94,8 +107,9 @@ async fn allocate<E: Endpoint>(
     servers.rotate_left(first);
     let mut turn = 0;
     while manifest.blocks_missing() > 0 {
-        let want = stripe.min(manifest.blocks_missing()).min(u32::MAX.into()) as u32;
-        let server = servers[turn % servers.len()];
+        let most = if home.is_some() { manifest.blocks_missing() } else { stripe };
+        let want = most.min(manifest.blocks_missing()).min(u32::MAX.into()) as u32;
+        let server = home.unwrap_or(servers[turn % servers.len()]);
         match pool.lease_run(ep, server, manifest.block_bytes, want).await {
             Ok(mut run) => {
                 let blocks = u64::from(run.left());
@@ -105,6 +119,7 @@ async fn allocate<E: Endpoint>(
                 manifest.add(Extent { addr, blocks });
                 turn += 1;
             }
+            Err(error) if error.is_full() && home.is_some() => home = None,
             Err(error) if error.is_full() && servers.len() > 1 => {
                 servers.remove(turn % servers.len());
             }

@@ -84,6 +84,21 @@ pub fn build_columnar(
     columnar::write(&Tree::new(table, order, &sorted), order, options)
 }
 
+/// Sorts the rows of `table` for a build in `layout`. Fails like the build.
+pub(crate) fn sorted_rows(
+    table: &CodeTable,
+    order: &[usize],
+    layout: LayoutKind,
+    options: &BuildOptions,
+) -> Result<Sorted> {
+    check_order(table, order)?;
+    check_limits(table, layout, options.width)?;
+    if layout == LayoutKind::Columnar && options.bucket_rows == 0 {
+        return Err(Error::EmptyBucket);
+    }
+    sort(table, order, options.threads)
+}
+
 /// Does what [`build_linear`] does, for rows that are sorted already.
 pub(crate) fn sorted_linear(
     table: &CodeTable,

@@ -19,6 +19,6 @@ mod tombstones;
 pub use live::LiveElf;
 pub use options::LiveOptions;
 pub use policy::{RunSize, next_merge};
-pub use portions::{MergeOptions, Merged, Portion, merge_portions};
+pub use portions::{MergeOptions, Merged, Portion, Trees, merge_portions};
 pub use snapshot::{LiveSelection, Snapshot};
 pub use tombstones::Tombstones;

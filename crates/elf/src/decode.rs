@@ -1,4 +1,4 @@
-//! The table of an image: the codes of all rows, in the order of their ids.
+//! The table of an image or of several: the codes of all rows, in the order of their ids.
 //!
 //! An image has everything of the table that it was built from. Rows are decoded in preorder, column by column,
 //! and then put into the order of their ids. This takes 4 bytes per row and column of memory at a time, besides
@@ -14,25 +14,48 @@ impl<B: AsRef<[u8]>> Elf<B> {
     /// The table that the Elf was built from. Fails if it has more
     /// rows than a table in memory, and if an id occurs twice, as only a broken program writes it.
     pub fn decode(&self) -> Result<CodeTable> {
-        check_rows(self.header().rows)?;
+        decode_forest(std::slice::from_ref(self))
+    }
+
+    /// Appends the rows in preorder.
+    fn append_rows(&self, rows: &mut Preorder) {
         let (tids, levels) = match self.image() {
             Image::Columnar(columnar) => columnar_rows(columnar),
             Image::Linear(linear) => linear_rows(linear),
         };
-        let mut rows: Vec<u32> = (0..tids.len() as u32).collect();
-        rows.sort_unstable_by_key(|&row| tids[row as usize]);
-        let ids: Vec<u64> = rows.iter().map(|&row| tids[row as usize]).collect();
-        if !ids.is_sorted_by(|a, b| a < b) {
-            return Err(Error::Damaged { at: 0, what: "a row id occurs twice" });
+        if rows.0.is_empty() {
+            *rows = (tids, levels);
+            return;
         }
-        let mut columns: Vec<Option<Vec<u32>>> = vec![None; levels.len()];
-        for (level, codes) in levels.into_iter().enumerate() {
-            let ordered = rows.iter().map(|&row| codes[row as usize]).collect();
-            columns[self.order()[level]] = Some(ordered);
-        }
-        let columns = columns.into_iter().flatten();
-        CodeTable::of_columns(columns, rows.len()).with_ids(&ids)
+        rows.0.extend(tids);
+        rows.1.iter_mut().zip(levels).for_each(|(all, codes)| all.extend(codes));
     }
+}
+
+/// The table that a [forest](Elf::build_forest) was built from. Fails like [`Elf::decode`], without trees, and if
+/// their column orders differ.
+pub fn decode_forest<B: AsRef<[u8]>>(trees: &[Elf<B>]) -> Result<CodeTable> {
+    let order = trees.first().ok_or(Error::NoColumns)?.order();
+    if let Some(other) = trees.iter().find(|tree| tree.order() != order) {
+        return Err(Error::BadOrder { order: other.order().to_vec(), columns: order.len() });
+    }
+    check_rows(trees.iter().map(|tree| tree.header().rows).fold(0, u64::saturating_add))?;
+    let mut rows = Preorder::default();
+    trees.iter().for_each(|tree| tree.append_rows(&mut rows));
+    let (tids, levels) = rows;
+    let mut rows: Vec<u32> = (0..tids.len() as u32).collect();
+    rows.sort_unstable_by_key(|&row| tids[row as usize]);
+    let ids: Vec<u64> = rows.iter().map(|&row| tids[row as usize]).collect();
+    if !ids.is_sorted_by(|a, b| a < b) {
+        return Err(Error::Damaged { at: 0, what: "a row id occurs twice" });
+    }
+    let mut columns: Vec<Option<Vec<u32>>> = vec![None; levels.len()];
+    for (level, codes) in levels.into_iter().enumerate() {
+        let ordered = rows.iter().map(|&row| codes[row as usize]).collect();
+        columns[order[level]] = Some(ordered);
+    }
+    let columns = columns.into_iter().flatten();
+    CodeTable::of_columns(columns, rows.len()).with_ids(&ids)
 }
 
 /// Row ids in preorder, and the codes of each level.
@@ -98,7 +121,8 @@ fn linear_rows<B: AsRef<[u8]>>(linear: &Linear<B>) -> Preorder {
 
 #[cfg(test)]
 mod tests {
-    use crate::{BuildOptions, CodeTable, Elf, LayoutKind};
+    use super::decode_forest;
+    use crate::{BuildOptions, CodeTable, Elf, LayoutKind, Predicate};
     use proptest::prelude::*;
 
     proptest! {
@@ -108,6 +132,7 @@ mod tests {
             gaps in prop::collection::vec(1..5_u64, 80),
             keys in prop::collection::vec(any::<u32>(), 4),
             bucket_rows in 1..20_u32,
+            trees in 1..9_usize,
         ) {
             let columns = [
                 rows.iter().map(|row| row.0).collect(), rows.iter().map(|row| row.1).collect(),
@@ -121,6 +146,11 @@ mod tests {
                 let options = BuildOptions { bucket_rows, ..BuildOptions::default() };
                 let elf = Elf::build(&table, &order, layout, &options).expect("a small table");
                 prop_assert_eq!(elf.decode().expect("ids that ascend"), table.clone());
+                let forest = Elf::build_forest(&table, &order, layout, &options, trees).expect("a small table");
+                prop_assert_eq!(forest.len(), trees.clamp(1, rows.len().max(1)));
+                prop_assert_eq!(decode_forest(&forest).expect("ids that ascend"), table.clone());
+                let preorder = |elf: &Elf| elf.select(&Predicate::all()).expect("no column").tree_ids::<u64>().expect("u64");
+                prop_assert_eq!(forest.iter().flat_map(preorder).collect::<Vec<_>>(), preorder(&elf));
             }
         }
     }

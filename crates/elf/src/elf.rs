@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use crate::build::{BuildOptions, build_columnar, build_linear, sorted_columnar, sorted_linear};
+use crate::build::{BuildOptions, build_columnar, build_linear, sorted_columnar, sorted_linear, sorted_rows};
 use crate::error::{Error, Result};
 use crate::gate::{Gate, Method, Output, Query};
 use crate::kernel::Kernel;
@@ -69,6 +69,30 @@ impl Elf {
             LayoutKind::Linear => Image::Linear(build_linear(table, order, options)?),
             LayoutKind::Columnar => Image::Columnar(build_columnar(table, order, options)?),
         }))
+    }
+
+    /// Builds a *forest*: up to `trees` Elfs of equally many rows, each of which has the rows of a range in
+    /// lexicographic order. So most conditions on the first column concern few of them. Errors are those of
+    /// [`build`](Self::build).
+    ///
+    /// ```
+    /// use pando_elf::{BuildOptions, CodeTable, Elf, LayoutKind, Predicate};
+    /// let table = CodeTable::new(vec![vec![3, 1, 2, 1], vec![7, 9, 8, 7]])?;
+    /// let forest = Elf::build_forest(&table, &[0, 1], LayoutKind::Columnar, &BuildOptions::default(), 2)?;
+    /// assert_eq!(forest[0].select(&Predicate::all())?.tree_ids::<u32>()?, [3, 1]);
+    /// assert_eq!(forest[1].select(&Predicate::all())?.tree_ids::<u32>()?, [2, 0]);
+    /// # Ok::<(), pando_elf::Error>(())
+    /// ```
+    pub fn build_forest(
+        table: &CodeTable,
+        order: &[usize],
+        layout: LayoutKind,
+        options: &BuildOptions,
+        trees: usize,
+    ) -> Result<Vec<Self>> {
+        let sorted = sorted_rows(table, order, layout, options)?;
+        let pieces = sorted.divide(trees).into_iter();
+        pieces.map(|piece| Self::of_sorted(table, order, &piece, layout, options)).collect()
     }
 
     /// Does what [`build`](Self::build) does, for rows that are sorted already.

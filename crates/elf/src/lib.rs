@@ -44,10 +44,11 @@ pub use caching::{
     TwoQueue, Weights,
 };
 pub use changes::{
-    LiveElf, LiveOptions, LiveSelection, MergeOptions, Merged, Portion, RunSize, Snapshot, Tombstones,
+    LiveElf, LiveOptions, LiveSelection, MergeOptions, Merged, Portion, RunSize, Snapshot, Tombstones, Trees,
     merge_portions, next_merge,
 };
 pub use codes::{CodeSlice, NumberSlice, code_bytes};
+pub use decode::decode_forest;
 pub use dictionary::Dictionary;
 pub use elf::{Elf, Selection};
 pub use encoder::{ColumnEncoder, EncodedTable, TableEncoder};

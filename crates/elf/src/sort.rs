@@ -67,6 +67,26 @@ impl Sorted {
         }
         Self { tids, shared, parts }
     }
+
+    /// Cuts the rows into `pieces` of equal size, as far as there are that many rows.
+    pub(crate) fn divide(self, pieces: usize) -> Vec<Self> {
+        let rows = self.tids.len();
+        let pieces = pieces.clamp(1, rows.max(1));
+        if pieces == 1 {
+            return vec![self];
+        }
+        let cut = |piece: usize| (rows as u128 * piece as u128 / pieces as u128) as usize;
+        let piece = |number: usize| {
+            let (start, end) = (cut(number), cut(number + 1));
+            let mut shared = self.shared[start..end].to_vec();
+            shared[0] = 0;
+            let within =
+                |part: &Range<usize>| part.start.max(start) - start..part.end.clamp(start, end) - start;
+            let parts = self.parts.iter().filter(|part| part.start < end && part.end > start).map(within);
+            Self { tids: self.tids[start..end].to_vec(), shared, parts: parts.collect() }
+        };
+        (0..pieces).map(piece).collect()
+    }
 }
 
 /// Fails if a table has too many rows to number them in 32 bits.

@@ -48,7 +48,7 @@ pub use join::join_all;
 pub use outlined::{Outlined, outlined};
 pub use patience::{Patience, WaitedTooLong, limited};
 pub use random::Random;
-pub use request::{Request, RequestHandler, ServerMemory};
+pub use request::{Handlers, OffloadPolicy, Request, RequestHandler, ServerMemory};
 pub use state::EndpointState;
 pub use time_limit::{Limit, Nanos, TimeLimit};
 pub use work::{Resource, Work};

@@ -4,9 +4,31 @@
 //! only their operation number and length. Memory servers have little processing power, so operations use
 //! one-sided verbs where possible.
 
+use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
 use crate::{FabricError, GlobalAddr, MemoryServerId, Result, WORD, Work};
+
+/// When work is offloaded to the memory server that has what it needs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum OffloadPolicy {
+    #[default]
+    Never,
+    /// Whenever it is possible.
+    Always,
+    /// If it is expected to take less time than READs.
+    CostAware,
+}
+
+impl OffloadPolicy {
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Never => "never",
+            Self::Always => "always",
+            Self::CostAware => "cost-aware",
+        }
+    }
+}
 
 /// A request and its reply as bytes.
 pub trait Request {
@@ -71,4 +93,20 @@ pub trait RequestHandler: Send + Sync {
     /// # Errors
     /// [`crate::FabricError::Refused`] for a request that the handler does not know or cannot execute.
     fn handle(&self, memory: &ServerMemory<'_>, op: u16, body: &[u8], reply: &mut Vec<u8>) -> Result<()>;
+}
+
+/// Handlers of several kinds of requests, each with its operation number.
+#[derive(Clone)]
+pub struct Handlers(pub Vec<(u16, Arc<dyn RequestHandler>)>);
+
+impl RequestHandler for Handlers {
+    fn handle(&self, memory: &ServerMemory<'_>, op: u16, body: &[u8], reply: &mut Vec<u8>) -> Result<()> {
+        match self.0.iter().find(|(number, _)| *number == op) {
+            Some((_, handler)) => handler.handle(memory, op, body, reply),
+            None => {
+                let reason = "it knows no such request".to_owned();
+                Err(FabricError::Refused { server: memory.server(), op, reason })
+            }
+        }
+    }
 }

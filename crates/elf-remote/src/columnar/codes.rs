@@ -7,11 +7,10 @@
 use std::ops::Range;
 
 use pando_elf::{CodeSlice, Filter, NumberSlice};
-use pando_fabric::Endpoint;
 
 use super::{Entries, Trie};
 use crate::error::{Attempt, damaged};
-use crate::fetch::{Fetch, Parts};
+use crate::fetch::{Access, Fetch, Parts};
 use crate::receiver::{FoundRows, Rows};
 
 /// Rows whose strip codes are READ together.
@@ -30,7 +29,7 @@ impl Trie {
     }
 
     /// Codes of the wanted levels for the rows of a search, in the order of their ids.
-    pub async fn codes<E: Endpoint>(&self, fetch: &mut Fetch<'_, E>, mut rows: Rows) -> Attempt<FoundRows> {
+    pub async fn codes<A: Access>(&self, fetch: &mut Fetch<'_, A>, mut rows: Rows) -> Attempt<FoundRows> {
         let mut order: Vec<usize> = (0..rows.places.len()).collect();
         order.sort_unstable_by_key(|&row| rows.places[row]);
         let places: Vec<usize> = order.iter().map(|&row| rows.places[row] as usize).collect();
@@ -43,9 +42,9 @@ impl Trie {
     }
 
     /// Codes of a level for rows at ascending places.
-    async fn codes_at<E: Endpoint>(
+    async fn codes_at<A: Access>(
         &self,
-        fetch: &mut Fetch<'_, E>,
+        fetch: &mut Fetch<'_, A>,
         level: usize,
         places: &[usize],
     ) -> Attempt<Vec<u32>> {

@@ -6,11 +6,10 @@
 use std::ops::Range;
 
 use pando_elf::{BLOCK_ROWS, CodeSlice, Filter, Interval, NumberSlice, Sink};
-use pando_fabric::Endpoint;
 
 use super::{Runs, Trie};
 use crate::error::{Attempt, damaged};
-use crate::fetch::{Fetch, Parts};
+use crate::fetch::{Access, Fetch, Parts};
 use crate::receiver::{Receiver, check_tids};
 
 /// Rows whose matches are one mask.
@@ -60,9 +59,9 @@ impl Trie {
     }
 
     /// READs strips and compares them, then READs the ids of the rows that match.
-    pub(super) async fn take<E: Endpoint, S: Sink>(
+    pub(super) async fn take<A: Access, S: Sink>(
         &self,
-        fetch: &mut Fetch<'_, E>,
+        fetch: &mut Fetch<'_, A>,
         batch: &[Segment],
         filter: &Filter,
         out: &mut Receiver<'_, S>,
@@ -101,9 +100,9 @@ impl Trie {
         Ok(())
     }
 
-    async fn fetch_tids<E: Endpoint>(
+    async fn fetch_tids<A: Access>(
         &self,
-        fetch: &mut Fetch<'_, E>,
+        fetch: &mut Fetch<'_, A>,
         matching: &[(usize, u64)],
     ) -> Attempt<Parts> {
         let places = matching.iter().map(|&(row, mask)| self.tids_place(trim(row, mask).0));

@@ -5,13 +5,13 @@
 
 use std::sync::Arc;
 
-use pando_elf::{Elf, Portion};
+use pando_elf::{Elf, Portion, decode_forest};
 use pando_fabric::Endpoint;
 use pando_pool::{IndexRecord, Pool};
 
-use crate::descriptor::{Descriptor, PartRef, TableSpec};
+use crate::descriptor::{Descriptor, PartRef, TableSpec, TreeRef};
 use crate::error::{Attempt, RemoteError, Result, Retry};
-use crate::fetch::{Cost, Fetch};
+use crate::fetch::{Cost, Fetch, Remote};
 use crate::image::Image;
 use crate::limbo::{Batch, Block};
 use crate::manifest::{Kind, Root, SYSTEM};
@@ -24,11 +24,12 @@ pub fn is_elf(record: &IndexRecord) -> bool {
     record.system == SYSTEM
 }
 
-/// READs the image of a part.
-pub(super) async fn image_bytes<E: Endpoint>(ep: &E, pool: &Pool, part: &PartRef) -> Attempt<Vec<u8>> {
-    let manifest = Image::read_manifest(ep, pool, &part.image).await?;
-    let (options, mut cost, mut check) = (ReadOptions::default(), Cost::default(), None);
-    Fetch::new((ep, pool), &manifest, &options, (&mut check, &mut cost)).read_all().await
+/// READs the image of a tree.
+pub(super) async fn image_bytes<E: Endpoint>(ep: &E, pool: &Pool, tree: &TreeRef) -> Attempt<Vec<u8>> {
+    let manifest = Image::read_manifest(ep, pool, &tree.image).await?;
+    let (options, mut cost) = (ReadOptions::default(), Cost::default());
+    let access = Remote { ep, pool, check: &mut None };
+    Fetch::new(access, &manifest, &options, &mut cost).read_all().await
 }
 
 /// READs all of a part.
@@ -38,23 +39,38 @@ pub(super) async fn whole_part<E: Endpoint>(
     spec: &TableSpec,
     part: &PartRef,
 ) -> Attempt<Portion> {
-    let elf = Elf::open(image_bytes(ep, pool, part).await?)?;
-    let table = Arc::new(elf.decode()?);
-    let elf = elf.with_table(table.clone())?;
+    let mut trees = Vec::with_capacity(part.trees.len());
+    for tree in &part.trees {
+        let elf = Elf::open(image_bytes(ep, pool, tree).await?)?;
+        if elf.order() != spec.order || elf.header().layout != spec.layout || elf.header().rows != tree.rows {
+            let reason = "its image has another layout, column order or number of rows than the table says";
+            return Err(RemoteError::BadTable { addr: tree.image.value.addr, reason }.into());
+        }
+        trees.push(elf);
+    }
+    let table = Arc::new(decode_forest(&trees)?);
+    // The rows of several trees are sorted again.
+    let elf = match trees.pop() {
+        Some(elf) if trees.is_empty() => Some(elf.with_table(table.clone())?),
+        _ => None,
+    };
     let mut dictionaries = Vec::with_capacity(part.dictionaries.len());
     for (column, pieces) in spec.schema.columns().iter().zip(&part.dictionaries) {
         dictionaries.push(read_dictionary(ep, pool, column, pieces).await?);
     }
     let deleted = read_deleted(ep, pool, part).await?;
-    Ok(Portion { table, dictionaries, elf: Some(elf), deleted })
+    Ok(Portion { table, dictionaries, elf, deleted })
 }
 
 /// Blocks of the image and the dictionaries of a part.
 pub(super) async fn run_blocks<E: Endpoint>(ep: &E, pool: &Pool, part: &PartRef) -> Attempt<Batch> {
-    let manifest = Image::read_manifest(ep, pool, &part.image).await?;
-    let mut values = vec![part.image.value];
-    values.extend(part.dictionaries.iter().flatten());
-    Ok(Batch { values, blocks: manifest.blocks().collect() })
+    let mut batch = Batch::default();
+    for tree in &part.trees {
+        batch.values.push(tree.image.value);
+        batch.blocks.extend(Image::read_manifest(ep, pool, &tree.image).await?.blocks());
+    }
+    batch.values.extend(part.dictionaries.iter().flatten());
+    Ok(batch)
 }
 
 /// All blocks that a record of an Elf leads to.
@@ -162,12 +178,8 @@ impl TableAudit {
 
 /// The first thing that does not fit in a part.
 fn violation(number: usize, spec: &TableSpec, at: &PartRef, part: &Portion) -> Option<String> {
-    let Portion { table, dictionaries, elf, deleted } = part;
+    let Portion { table, dictionaries, deleted, .. } = part;
     let says = |what: &str| Some(format!("part {number}: {what}"));
-    let order = elf.as_ref().map(|elf| elf.order());
-    if order != Some(&spec.order[..]) || elf.as_ref().map(|elf| elf.header().layout) != Some(spec.layout) {
-        return says("its image has another layout or column order than the table");
-    }
     let found = (table.rows() as u64, table.id_of_first(), table.id_bound());
     if found != (at.rows, Some(at.first_id), at.id_bound) {
         return says("its image has other rows than the description says");

@@ -4,17 +4,17 @@
 //! freed.
 
 use pando_elf::{Dictionary, Merged, Tombstones};
-use pando_fabric::Endpoint;
+use pando_fabric::{Endpoint, MemoryServerId};
 use pando_pool::{Due, MAX_VALUE, Placement, ValueRef};
 
-use super::NewPart;
-use crate::descriptor::{Descriptor, PartRef, Pieces, TableSpec};
+use super::{NewPart, NewTree};
+use crate::descriptor::{Descriptor, PartRef, Pieces, TableSpec, TreeRef};
 use crate::error::{RemoteError, Result};
 use crate::limbo::{Batch, Unpublished};
 use crate::manifest::Stamped;
 use crate::options::PublishOptions;
 use crate::switch::Switcher;
-use crate::write::{Source, write_image};
+use crate::write::{NewImage, write_image};
 
 pub(super) struct Draft<'w, E> {
     ep: &'w E,
@@ -62,12 +62,28 @@ impl<'w, E: Endpoint> Draft<'w, E> {
         self.pieces(&dictionary.to_bytes()).await
     }
 
+    /// Homes of the trees of a part: the active memory servers in turn. A tree that is alone has none.
+    fn homes(&self, trees: usize) -> Vec<Option<MemoryServerId>> {
+        let mut servers = self.switcher.pool.active_servers();
+        if trees <= 1 || servers.is_empty() {
+            return vec![None; trees];
+        }
+        let first = servers.iter().position(|&server| server == self.switcher.pool.least_loaded());
+        servers.rotate_left(first.unwrap_or(0));
+        servers.into_iter().map(Some).cycle().take(trees).collect()
+    }
+
     /// Writes a part without deleted rows.
     pub async fn part(&mut self, part: NewPart<'_>) -> Result<PartRef> {
-        let NewPart { image: source, dictionaries, rows, first_id, id_bound } = part;
+        let NewPart { trees: new, dictionaries, rows, first_id, id_bound } = part;
         let place = (self.ep, &self.switcher.pool);
-        let written = write_image(place, &source, id_bound, self.options, &mut self.unpublished).await;
-        let (image, _) = written?;
+        let homes = self.homes(new.len());
+        let mut trees = Vec::with_capacity(new.len());
+        for (&NewTree { image: source, rows }, home) in new.iter().zip(homes) {
+            let image = NewImage { source, id_bound, home };
+            let (image, _) = write_image(place, image, self.options, &mut self.unpublished).await?;
+            trees.push(TreeRef { rows, image_bytes: source.len()?, image });
+        }
         let mut columns = Vec::with_capacity(dictionaries.len());
         for dictionary in dictionaries {
             columns.push(self.dictionary(dictionary).await?);
@@ -77,8 +93,7 @@ impl<'w, E: Endpoint> Draft<'w, E> {
             deleted_rows: 0,
             first_id,
             id_bound,
-            image_bytes: source.len()?,
-            image,
+            trees,
             dictionaries: columns,
             deleted: Vec::new(),
         })
@@ -86,13 +101,14 @@ impl<'w, E: Endpoint> Draft<'w, E> {
 
     /// Writes the result of a merge, if rows are left.
     pub async fn merged(&mut self, merged: Option<&Merged>) -> Result<Option<PartRef>> {
-        let Some(Merged { elf, dictionaries }) = merged else { return Ok(None) };
+        let Some(Merged { trees, table, dictionaries }) = merged else { return Ok(None) };
+        let trees = trees.iter().map(NewTree::of);
         let part = NewPart {
-            image: Source::Bytes(elf.bytes()),
+            trees: &trees.collect::<Vec<_>>(),
             dictionaries,
-            rows: elf.header().rows,
-            first_id: elf.table().and_then(|table| table.id_of_first()).unwrap_or_default(),
-            id_bound: elf.id_bound(),
+            rows: table.rows() as u64,
+            first_id: table.id_of_first().unwrap_or_default(),
+            id_bound: table.id_bound(),
         };
         self.part(part).await.map(Some)
     }
@@ -106,7 +122,7 @@ impl<'w, E: Endpoint> Draft<'w, E> {
 
     /// Writes the description of a version.
     pub async fn describe(&mut self, descriptor: &Descriptor) -> Result<Stamped> {
-        let placement = Placement::Prefer(pando_fabric::MemoryServerId(0));
+        let placement = Placement::Prefer(MemoryServerId(0));
         let value = self.value(placement, &descriptor.encode()).await?;
         Ok(Stamped { value, stamp: descriptor.stamp })
     }

@@ -1,20 +1,30 @@
 //! Pools on the fabric of this process, and the account of their blocks.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use pando_elf::{BuildOptions, CodeTable, Elf, LayoutKind, Predicate};
-use pando_elf_remote::{Publisher, Reader};
-use pando_fabric::{Endpoint, Fabric};
+use pando_elf_remote::{MemorySide, Offloading, Publisher, Reader};
+use pando_fabric::{Endpoint, Fabric, OffloadPolicy};
 use pando_fabric_local::{LocalConfig, LocalEndpoint, LocalFabric};
 use pando_pool::{Pool, PoolOptions};
 use pando_rt::block_on;
 
-/// A pool on `servers` memory servers of `bytes` bytes, and an endpoint.
+/// A pool on `servers` memory servers of `bytes` bytes that search, and an endpoint.
 pub fn pool(servers: usize, bytes: u64) -> (LocalEndpoint, Pool) {
     let config = LocalConfig { server_sizes: vec![bytes; servers], huge_pages: false };
-    let ep = LocalFabric::new(config).expect("memory").endpoint(1).expect("an endpoint");
+    let fabric = LocalFabric::new(config).expect("memory");
+    fabric.set_handler(Arc::new(MemorySide::default()), 1).expect("a thread");
+    let ep = fabric.endpoint(1).expect("an endpoint");
     let pool = block_on(&ep, Pool::create(&ep, PoolOptions::embedded())).expect("a pool");
     (ep, pool)
+}
+
+/// Offloading by one of the policies. Many decisions are reversed, so that both ways are taken.
+pub fn offloading(number: u64) -> Offloading {
+    let policies = [OffloadPolicy::Never, OffloadPolicy::Always, OffloadPolicy::CostAware];
+    let policy = policies[number as usize % policies.len()];
+    Offloading { contrary: 0.3, ..Offloading::with_policy(policy) }
 }
 
 pub fn build(table: &CodeTable, order: &[usize], layout: LayoutKind, options: &BuildOptions) -> Elf {

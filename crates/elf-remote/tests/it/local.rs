@@ -1,18 +1,21 @@
 //! Queries on the fabric of this process give what brute force gives, whatever is cached and however it is read.
 
-use crate::common::{account, allocated, build, check, pool};
+use crate::common::{account, allocated, build, check, offloading, pool};
 use crate::model::{brute_force, conditions, order, predicate, table};
 use pando_elf::{BuildOptions, CodeTable, Interval, LayoutKind, Predicate, Width};
 use pando_elf_remote::{PublishOptions, Publisher, ReadOptions, Reader, RemoteError};
+use pando_fabric::MemoryServerId;
 use pando_pool::PoolError;
 use pando_rt::block_on;
 use proptest::prelude::*;
 
 fn publish_options() -> impl Strategy<Value = PublishOptions> {
     let pieces = prop_oneof![Just(64), Just(256), Just(1024)];
-    (pieces, 0..20_000_u64).prop_map(|(piece_bytes, stripe_bytes)| PublishOptions {
+    let home = prop::option::of((0..2_u16).prop_map(MemoryServerId));
+    (pieces, 0..20_000_u64, home).prop_map(|(piece_bytes, stripe_bytes, home)| PublishOptions {
         piece_bytes,
         stripe_bytes,
+        home,
         grace_ns: 0,
         ..PublishOptions::default()
     })
@@ -21,7 +24,8 @@ fn publish_options() -> impl Strategy<Value = PublishOptions> {
 fn read_options() -> impl Strategy<Value = ReadOptions> {
     let few = || prop_oneof![Just(0), Just(700), Just(1 << 20)];
     let levels = prop_oneof![Just(usize::MAX), 0..4_usize];
-    (few(), levels, few(), few(), few()).prop_map(|(cache_bytes, cache_levels, gap_bytes, trip, batch)| {
+    (few(), levels, few(), few(), few(), 0..3_u64).prop_map(|drawn| {
+        let (cache_bytes, cache_levels, gap_bytes, trip, batch, policy) = drawn;
         let (round_trip_bytes, batch_bytes) = (trip, batch);
         ReadOptions {
             cache_bytes,
@@ -29,6 +33,7 @@ fn read_options() -> impl Strategy<Value = ReadOptions> {
             gap_bytes,
             round_trip_bytes,
             batch_bytes,
+            offloading: offloading(policy),
             ..ReadOptions::default()
         }
     })

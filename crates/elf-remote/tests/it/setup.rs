@@ -3,9 +3,11 @@
 //! Everything is drawn from one sequence, so the order of calls is part of what a seed means.
 
 use std::ops::Range;
+use std::sync::Arc;
 
-use pando_elf_remote::{PublishOptions, ReadOptions};
-use pando_fabric::{Nanos, Random};
+use crate::common::offloading;
+use pando_elf_remote::{MemorySide, PublishOptions, ReadOptions};
+use pando_fabric::{MemoryServerId, Nanos, Random};
 use pando_pool::{AttachOptions, Pool, PoolOptions};
 use pando_rt::block_on;
 use pando_sim::{FaultBounds, FaultKind, FaultPlan, Faults, Model, SimConfig, SimEndpoint, SimFabric};
@@ -42,6 +44,7 @@ impl Setup {
         let model = Model { faults: faults.clone(), ..Model::default() };
         let config = SimConfig { regions: vec![8 << 20; 2], compute_servers: 2, seed, model };
         let fabric = SimFabric::new(&config).expect("a sound model");
+        fabric.set_handler(Arc::new(MemorySide::default()));
         let ep = fabric.direct(seed);
         let attach = AttachOptions::embedded().wait_ns_max(3_000_000).verbs_take_ns(200_000);
         let pool = block_on(&ep, Pool::create(&ep, PoolOptions::new(attach))).expect("a pool");
@@ -56,6 +59,7 @@ impl Setup {
         PublishOptions {
             piece_bytes: self.one_of(&[64, 256]) as u32,
             stripe_bytes: self.one_of(&[1 << 10, 1 << 20]),
+            home: (self.one_of(&[0, 1]) == 0).then_some(MemoryServerId(1)),
             grace_ns: self.one_of(&[0, 0, 50_000, 1_000_000]),
             attempts_max: 16,
         }
@@ -66,6 +70,7 @@ impl Setup {
             cache_bytes: self.one_of(&[0, 500, 1 << 20]),
             round_trip_bytes: self.one_of(&[0, 1_000, 22_000]),
             batch_bytes: self.one_of(&[1, 1 << 20]),
+            offloading: offloading(self.one_of(&[0, 1, 2])),
             ..ReadOptions::default()
         }
     }

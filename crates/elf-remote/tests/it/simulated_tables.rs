@@ -60,8 +60,8 @@ impl Cluster {
         let setup = Setup::new(seed);
         let (ep, pool) = (&setup.ep, setup.pool.clone());
         let publish = setup.publish_options();
-        let changes =
-            TableOptions { join_rows: setup.one_of(&[0, 12, 1 << 16]), fan_in: 2, ..TableOptions::default() };
+        let (join_rows, tree_rows) = (setup.one_of(&[0, 12, 1 << 16]), setup.one_of(&[2, 1 << 16]));
+        let changes = TableOptions { join_rows, tree_rows, fan_in: 2, ..TableOptions::default() };
         let writer = || TableWriter::new(pool.clone(), "t", publish, changes).expect("valid options");
         let writers: Vec<_> = (0..WRITERS).map(|_| writer()).collect();
         let layout = if setup.one_of(&[0, 1]) == 0 { LayoutKind::Linear } else { LayoutKind::Columnar };

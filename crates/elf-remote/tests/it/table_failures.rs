@@ -14,7 +14,7 @@ use pando_elf_remote::{
 use pando_pool::{AttachOptions, Pool, PoolError, PoolOptions};
 
 const PUBLISH: PublishOptions =
-    PublishOptions { piece_bytes: 256, stripe_bytes: 1 << 12, grace_ns: 0, attempts_max: 4 };
+    PublishOptions { piece_bytes: 256, stripe_bytes: 1 << 12, home: None, grace_ns: 0, attempts_max: 4 };
 /// Rows before and after each change.
 const OLD: u64 = 300;
 

@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use crate::common::{allocated, pool};
+use crate::common::{allocated, offloading, pool};
 use pando_elf::{Column, ColumnType, EncodedTable, LayoutKind, Schema, Value};
 use pando_elf_remote::{
     Condition, PublishOptions, ReadOptions, RemoteError, TableOptions, TableReader, TableSpec, TableWriter,
@@ -156,13 +156,19 @@ proptest! {
         cache_bytes in prop_oneof![Just(0_u64), Just(600), Just(1 << 20)],
         bucket_rows in 1..9_u32,
         is_linear in any::<bool>(),
+        tree_rows in prop_oneof![Just(1 << 16), 1..30_u64],
+        policy in 0..3_u64,
     ) {
         let (ep, pool) = pool(2, 4 << 20);
         let layout = if is_linear { LayoutKind::Linear } else { LayoutKind::Columnar };
-        let options = TableOptions { join_rows, fan_in: 2, ..TableOptions::default() };
+        let options = TableOptions { join_rows, fan_in: 2, trees: 3, tree_rows, ..TableOptions::default() };
         let writer = || TableWriter::new(pool.clone(), "t", publish(), options).expect("valid options");
         let writers = [writer(), writer()];
-        let reader = TableReader::new(pool.clone(), "t", ReadOptions { cache_bytes, ..ReadOptions::default() });
+        let reader = TableReader::new(pool.clone(), "t", ReadOptions {
+            cache_bytes,
+            offloading: offloading(policy),
+            ..ReadOptions::default()
+        });
         block_on(&ep, writers[0].create(&ep, &spec(layout, bucket_rows), None, false)).expect("room");
         let mut others = allocated(&ep, &pool);
         let record = block_on(&ep, pool.open_index(&ep, "t")).expect("it is there");

@@ -20,7 +20,7 @@ use pando_pool::{AttachOptions, Pool, PoolOptions};
 use support::{Ep, Memory, block_on};
 
 const OPTIONS: PublishOptions =
-    PublishOptions { piece_bytes: 256, stripe_bytes: 1 << 12, grace_ns: 0, attempts_max: 4 };
+    PublishOptions { piece_bytes: 256, stripe_bytes: 1 << 12, home: None, grace_ns: 0, attempts_max: 4 };
 /// Rows of the images.
 const OLD: u32 = 1_000;
 const NEW: u32 = 1_500;

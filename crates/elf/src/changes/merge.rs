@@ -13,6 +13,7 @@ use std::sync::Arc;
 
 use super::options::Config;
 use super::part::{Form, Part, Rows};
+use crate::build::sorted_rows;
 use crate::codes::{Code, CodeSlice, NumberSlice, typed};
 use crate::defect::{Defect, defect};
 use crate::dictionary::Dictionary;
@@ -99,20 +100,26 @@ fn append<C: Code>(stored: &[C], rows: &[u32], recoding: Option<&[u32]>, codes: 
     }
 }
 
-/// Merges consecutive parts into a run; `None` if no row of them is left.
-pub(super) fn merge(parts: &[Part], config: &Config) -> Result<Option<Rows>> {
+/// Puts the living rows of consecutive parts together and in order; `None` if there are none.
+pub(super) fn gather_sorted(parts: &[Part], config: &Config) -> Result<Option<(Rows, Sorted)>> {
     let Some(rows) = gather(parts, config.schema.as_ref())? else { return Ok(None) };
     let Config { order, layout, options, .. } = config;
     let table = &rows.table;
     let runs: Option<Vec<&Elf>> = parts.iter().map(Part::elf).collect();
-    let elf = match runs {
-        Some(runs) => {
-            let sorted = Sorted::of_order(table, order, merged_order(&runs, table, order)?);
-            Elf::of_sorted(table, order, &sorted, *layout, &options.build)?
-        }
+    let sorted = match runs {
+        Some(runs) => Sorted::of_order(table, order, merged_order(&runs, table, order)?),
         // The row buffer is not sorted.
-        None => Elf::build(table, order, *layout, &options.build)?,
+        None => sorted_rows(table, order, *layout, &options.build)?,
     };
+    Ok(Some((rows, sorted)))
+}
+
+/// Merges consecutive parts into a run; `None` if no row of them is left.
+pub(super) fn merge(parts: &[Part], config: &Config) -> Result<Option<Rows>> {
+    let Some((rows, sorted)) = gather_sorted(parts, config)? else { return Ok(None) };
+    let Config { order, layout, options, .. } = config;
+    let table = &rows.table;
+    let elf = Elf::of_sorted(table, order, &sorted, *layout, &options.build)?;
     let elf = elf.with_gate(config.gate).with_kernel(config.kernel).with_table(table.clone())?;
     Ok(Some(Rows { form: Form::Run(Box::new(elf)), ..rows }))
 }

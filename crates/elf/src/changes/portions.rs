@@ -1,4 +1,4 @@
-//! Merge of parts that are kept elsewhere: Elfs with their tables, and rows that no Elf has yet.
+//! Merge of parts that are kept elsewhere: Elfs with their tables, and rows that no Elf has yet, into a forest.
 //!
 //! It is the merge of a table that changes: the rows that are left, in the order of their ids, with dictionaries
 //! that have exactly their values. Each portion comes with its own dictionaries and deleted rows, and the result
@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use super::merge::merge;
+use super::merge::gather_sorted;
 use super::options::{Config, LiveOptions};
 use super::part::{Form, Part, Rows};
 use super::tombstones::Tombstones;
@@ -39,13 +39,35 @@ pub struct MergeOptions {
     pub order: Vec<usize>,
     pub layout: LayoutKind,
     pub build: BuildOptions,
+    /// Trees of the result.
+    pub trees: Trees,
+}
+
+/// Number of trees in a [forest](Elf::build_forest).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Trees {
+    /// At most that many.
+    pub most: usize,
+    /// One for each of so many rows.
+    pub rows: u64,
+}
+
+impl Trees {
+    /// One tree, whatever it has.
+    pub const ONE: Self = Self { most: 1, rows: 1 };
+
+    /// The number for `rows` rows.
+    pub fn of(self, rows: u64) -> usize {
+        (rows / self.rows.max(1)).clamp(1, self.most.max(1) as u64) as usize
+    }
 }
 
 /// The rows of several portions that are left.
 #[derive(Debug)]
 pub struct Merged {
-    /// With its table beside it.
-    pub elf: Elf,
+    pub trees: Vec<Elf>,
+    /// The rows of all trees.
+    pub table: Arc<CodeTable>,
     pub dictionaries: Vec<Dictionary>,
 }
 
@@ -53,7 +75,7 @@ pub struct Merged {
 /// above those of the one before. Fails if the order does not name each column once, if a bucket has no rows, if
 /// a portion has no dictionaries of the schema or another column order, and like a build.
 pub fn merge_portions(portions: Vec<Portion>, options: &MergeOptions) -> Result<Option<Merged>> {
-    let MergeOptions { schema, order, layout, build } = options;
+    let MergeOptions { schema, order, layout, build, trees } = options;
     let columns = schema.columns().len();
     if !is_permutation(order, columns) {
         return Err(Error::BadOrder { order: order.clone(), columns });
@@ -77,11 +99,11 @@ pub fn merge_portions(portions: Vec<Portion>, options: &MergeOptions) -> Result<
         options: LiveOptions { build: *build, ..LiveOptions::default() },
     };
     let parts = portions.into_iter().filter(|portion| portion.table.rows() > 0).map(part);
-    let merged = merge(&parts.collect::<Vec<_>>(), &config)?;
-    Ok(merged.map(|Rows { dictionaries, form, .. }| match form {
-        Form::Run(elf) => Merged { elf: *elf, dictionaries },
-        Form::Chunk | Form::Sealed => unreachable!("a merge gives a run"),
-    }))
+    let gathered = gather_sorted(&parts.collect::<Vec<_>>(), &config)?;
+    let Some((Rows { table, dictionaries, .. }, sorted)) = gathered else { return Ok(None) };
+    let pieces = sorted.divide(trees.of(table.rows() as u64)).into_iter();
+    let built = pieces.map(|piece| Elf::of_sorted(&table, order, &piece, *layout, build));
+    Ok(Some(Merged { trees: built.collect::<Result<_>>()?, table, dictionaries }))
 }
 
 fn part(portion: Portion) -> Part {
