@@ -169,20 +169,48 @@ impl ExternalBuild {
     /// Merges the runs and writes the image to `output`, which is empty, from its beginning on. It is
     /// complete when this returns. Fails if `output` is not empty, if files cannot be read or written, if the
     /// image does not fit its pointers, and if the rows of a bucket do not fit into an eighth of the memory.
-    pub fn finish<F: Read + Write + Seek>(mut self, mut output: F) -> Result<Header> {
-        let bytes = output.seek(SeekFrom::End(0)).map_err(Target::Output.failed("measure"))?;
-        if bytes > 0 {
-            return Err(Error::OutputNotEmpty { bytes });
+    pub fn finish<F: Read + Write + Seek>(self, output: F) -> Result<Header> {
+        Ok(self.finish_forest(vec![output])?.remove(0))
+    }
+
+    /// Number of rows so far.
+    pub fn rows(&self) -> u64 {
+        self.rows
+    }
+
+    /// Does what [`finish`](Self::finish) does for the trees of a [forest](crate::Elf::build_forest), one for each
+    /// of `outputs`, of which there is at least one. If there are fewer rows than outputs, the last ones get an Elf
+    /// without rows.
+    pub fn finish_forest<F: Read + Write + Seek>(mut self, mut outputs: Vec<F>) -> Result<Vec<Header>> {
+        for output in &mut outputs {
+            let bytes = output.seek(SeekFrom::End(0)).map_err(Target::Output.failed("measure"))?;
+            if bytes > 0 {
+                return Err(Error::OutputNotEmpty { bytes });
+            }
         }
         if !self.columns[0].is_empty() {
             self.write_run()?;
         }
-        let Self { order, layout, options, budget, sorted, rows, maxima, .. } = self;
-        let sorted = sorted.reduce(&budget, &options.directory)?;
-        let shape = (order.as_slice(), &options.build);
-        match layout {
-            LayoutKind::Linear => linear::write(&sorted, rows, shape, (&budget, &options.directory), output),
-            LayoutKind::Columnar => columnar::write(&sorted, (rows, &maxima), shape, &budget, output),
+        let Self { order, layout, options, mut budget, sorted, rows, maxima, .. } = self;
+        if outputs.len() > 1 {
+            // The merge is there twice while rows are counted.
+            budget.fan_in = (budget.fan_in / 2).max(2);
         }
+        let sorted = sorted.reduce(&budget, &options.directory)?;
+        let (shape, directory) = ((order.as_slice(), &options.build), options.directory.as_path());
+        let mut pieces = sorted.pieces(&budget);
+        let trees = (outputs.len() as u64).min(rows).max(1);
+        let cut = |tree: u64| (u128::from(rows) * u128::from(tree.min(trees)) / u128::from(trees)) as u64;
+        let mut headers = Vec::with_capacity(outputs.len());
+        for (tree, output) in (0..).zip(outputs) {
+            let piece = cut(tree + 1) - cut(tree);
+            headers.push(match layout {
+                LayoutKind::Linear => linear::write(&mut pieces, piece, shape, (&budget, directory), output),
+                LayoutKind::Columnar => {
+                    columnar::write(&mut pieces, (piece, rows, &maxima), shape, &budget, output)
+                }
+            }?);
+        }
+        Ok(headers)
     }
 }

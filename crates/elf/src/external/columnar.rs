@@ -8,7 +8,7 @@ use std::io::{Read, Seek, Write};
 use std::ops::Range;
 
 use super::budget::Budget;
-use super::merge::{Merge, SortedRuns};
+use super::merge::{Merge, Pieces};
 use super::pages::{Cursor, Pages};
 use super::scratch::Target;
 use crate::build::{BuildOptions, columnar::pointer_bytes};
@@ -17,8 +17,8 @@ use crate::error::{Error, Result};
 use crate::layout::{ColumnarPlan, Header, LevelPlan, LevelSections, Sections};
 
 /// Consecutive sorted rows, of which the first one is next.
-struct Window<'a> {
-    merge: Merge<'a>,
+struct Window<'m, 'a> {
+    merge: &'m mut Merge<'a>,
     levels: usize,
     rows_max: usize,
     first: usize,
@@ -29,8 +29,8 @@ struct Window<'a> {
     is_at_end: bool,
 }
 
-impl<'a> Window<'a> {
-    fn new(merge: Merge<'a>, levels: usize, rows_max: usize) -> Self {
+impl<'m, 'a> Window<'m, 'a> {
+    fn new(merge: &'m mut Merge<'a>, levels: usize, rows_max: usize) -> Self {
         Self {
             merge,
             levels,
@@ -92,7 +92,7 @@ trait Nodes {
     fn entry(&mut self, level: usize, code: u32, row: u64, counts: &[Count]) -> Result<()>;
 
     /// The next `rows` rows are a bucket, and have strip codes from `level` on.
-    fn bucket(&mut self, window: &Window<'_>, level: usize, rows: usize) -> Result<()>;
+    fn bucket(&mut self, window: &Window<'_, '_>, level: usize, rows: usize) -> Result<()>;
 
     /// Row ids of the next rows.
     fn tids(&mut self, tids: &[u64]) -> Result<()>;
@@ -106,7 +106,7 @@ impl Nodes for Ignore {
         Ok(())
     }
 
-    fn bucket(&mut self, _window: &Window<'_>, _level: usize, _rows: usize) -> Result<()> {
+    fn bucket(&mut self, _window: &Window<'_, '_>, _level: usize, _rows: usize) -> Result<()> {
         Ok(())
     }
 
@@ -116,7 +116,7 @@ impl Nodes for Ignore {
 }
 
 /// Gives `out` the tree of the rows that `window` passes; the result is one count per level.
-fn traverse(mut window: Window<'_>, bucket_rows: usize, out: &mut impl Nodes) -> Result<Vec<Count>> {
+fn traverse(mut window: Window<'_, '_>, bucket_rows: usize, out: &mut impl Nodes) -> Result<Vec<Count>> {
     let levels = window.levels;
     let mut counts = vec![Count::default(); levels];
     let mut row = 0;
@@ -197,7 +197,7 @@ impl<F: Read + Write + Seek> Nodes for Writer<F> {
         self.positions(level, row, counts)
     }
 
-    fn bucket(&mut self, window: &Window<'_>, level: usize, rows: usize) -> Result<()> {
+    fn bucket(&mut self, window: &Window<'_, '_>, level: usize, rows: usize) -> Result<()> {
         for (number, cursors) in self.levels.iter_mut().enumerate().skip(level) {
             self.bytes.clear();
             for row in 0..rows {
@@ -217,28 +217,30 @@ impl<F: Read + Write + Seek> Nodes for Writer<F> {
     }
 }
 
-/// Writes the image of `sorted`, which has `rows` rows and codes up to `maxima` by column, to the empty
-/// `output`.
+/// Writes the image of the next `rows` rows, which have codes up to `maxima` by column and ids below `id_bound`, to
+/// the empty `output`.
 pub(super) fn write<F: Read + Write + Seek>(
-    sorted: &SortedRuns,
-    (rows, maxima): (u64, &[u32]),
+    pieces: &mut Pieces<'_>,
+    (rows, id_bound, maxima): (u64, u64, &[u32]),
     (order, options): (&[usize], &BuildOptions),
     budget: &Budget,
     output: F,
 ) -> Result<Header> {
-    let pointer_bytes = pointer_bytes(rows, rows, options.width)?;
+    let pointer_bytes = pointer_bytes(rows, id_bound, options.width)?;
     let bucket_rows = usize::try_from(rows).unwrap_or(usize::MAX).min(options.bucket_rows as usize);
-    let window_rows = budget.window_rows(bucket_rows)?;
-    let window = || Ok(Window::new(sorted.rows(budget)?, sorted.levels, window_rows));
-    let counts = traverse(window()?, bucket_rows, &mut Ignore)?;
+    let (levels, window_rows) = (pieces.levels(), budget.window_rows(bucket_rows)?);
+    let counts = {
+        let mut preview = pieces.preview(rows)?;
+        traverse(Window::new(&mut preview, levels, window_rows), bucket_rows, &mut Ignore)?
+    };
     let level = |(&column, count): (&usize, &Count)| LevelPlan {
         column,
         entries: count.entries,
         strip_rows: count.strip_rows,
         code_bytes: code_bytes(maxima[column]),
     };
-    let levels = order.iter().zip(&counts).map(level).collect();
-    let plan = ColumnarPlan { rows, bucket_rows: options.bucket_rows, pointer_bytes, levels };
+    let levels_plan = order.iter().zip(&counts).map(level).collect();
+    let plan = ColumnarPlan { rows, bucket_rows: options.bucket_rows, pointer_bytes, levels: levels_plan };
     let sections = plan.sections().ok_or(Error::NoMemory { bytes: u64::MAX })?;
     let header = plan.header(&sections);
     let pages =
@@ -246,7 +248,7 @@ pub(super) fn write<F: Read + Write + Seek>(
     let mut writer = Writer::new(pages, pointer_bytes, &sections);
     let mut directory = Cursor::new(Header::BYTES as u64);
     plan.directory().try_for_each(|entry| writer.pages.put(&mut directory, &entry))?;
-    traverse(window()?, bucket_rows, &mut writer)?;
+    traverse(Window::new(pieces.next(rows)?, levels, window_rows), bucket_rows, &mut writer)?;
     (0..order.len()).try_for_each(|level| writer.positions(level, rows, &counts))?;
     writer.pages.seal(&header)?;
     Ok(header)

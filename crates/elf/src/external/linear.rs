@@ -9,7 +9,7 @@ use std::io::{BufReader, BufWriter, Read, Seek, Write};
 use std::path::Path;
 
 use super::budget::Budget;
-use super::merge::{Merge, SortedRuns};
+use super::merge::{Merge, Pieces};
 use super::pages::{Cursor, Pages};
 use super::scratch::{self, Target};
 use crate::build::{BuildOptions, Width, linear::pointer, linear::pointer_words};
@@ -168,7 +168,7 @@ struct Writer<F> {
 }
 
 impl<F: Read + Write + Seek> Writer<F> {
-    fn run(mut self, mut rows: Merge<'_>, levels: usize, mut measured: Measured) -> Result<Pages<F>> {
+    fn run(mut self, rows: &mut Merge<'_>, levels: usize, mut measured: Measured) -> Result<Pages<F>> {
         while rows.advance()? {
             let (codes, shared) = (rows.codes(), rows.shared());
             if shared < levels {
@@ -234,17 +234,17 @@ fn put_words<F: Read + Write + Seek>(pages: &mut Pages<F>, cursor: &mut Cursor, 
     words.iter().try_for_each(|word| pages.put(cursor, &word.to_le_bytes()))
 }
 
-/// Writes the image of `sorted`, which has `rows` rows, to the empty `output`.
+/// Writes the image of the next `rows` rows to the empty `output`.
 pub(super) fn write<F: Read + Write + Seek>(
-    sorted: &SortedRuns,
+    pieces: &mut Pieces<'_>,
     rows: u64,
     (order, options): (&[usize], &BuildOptions),
     (budget, directory): (&Budget, &Path),
     output: F,
 ) -> Result<Header> {
-    let levels = sorted.levels;
+    let levels = pieces.levels();
     let buffer = budget.list_pages().1;
-    let measured = Measure::new(levels, budget, directory)?.run(sorted.rows(budget)?, buffer)?;
+    let measured = Measure::new(levels, budget, directory)?.run(pieces.preview(rows)?, buffer)?;
     let sizes = measured.sizes;
     let narrow_words = if options.width == Width::Wide { u64::MAX } else { sizes.words(1) };
     let pointer_words = pointer_words(narrow_words, options.width)?;
@@ -272,6 +272,6 @@ pub(super) fn write<F: Read + Write + Seek>(
         tid: None,
     };
     let header = plan.header(levels);
-    writer.run(sorted.rows(budget)?, levels, measured)?.seal(&header)?;
+    writer.run(pieces.next(rows)?, levels, measured)?.seal(&header)?;
     Ok(header)
 }

@@ -33,9 +33,9 @@ impl SortedRuns {
         Ok(self)
     }
 
-    /// The rows of all runs in order. There are at most `fan_in` runs.
-    pub(super) fn rows(&self, budget: &Budget) -> Result<Merge<'_>> {
-        self.merge(&self.runs, budget)
+    /// The rows of all runs in order, to be passed piece by piece. There are at most `fan_in` runs.
+    pub(super) fn pieces<'a>(&'a self, budget: &'a Budget) -> Pieces<'a> {
+        Pieces { sorted: self, budget, merge: None }
     }
 
     fn merge(&self, runs: &[Run], budget: &Budget) -> Result<Merge<'_>> {
@@ -44,7 +44,38 @@ impl SortedRuns {
     }
 }
 
+/// The rows of all runs, which are passed in pieces, each of them twice.
+pub(super) struct Pieces<'a> {
+    sorted: &'a SortedRuns,
+    budget: &'a Budget,
+    /// At the end of the last piece; `None` before the first one.
+    merge: Option<Merge<'a>>,
+}
+
+impl<'a> Pieces<'a> {
+    pub(super) fn levels(&self) -> usize {
+        self.sorted.levels
+    }
+
+    fn open(&self) -> Result<Merge<'a>> {
+        self.sorted.merge(&self.sorted.runs, self.budget)
+    }
+
+    /// The next `rows` rows, which stay the next ones.
+    pub(super) fn preview(&self, rows: u64) -> Result<Merge<'a>> {
+        let merge = self.merge.as_ref().map_or_else(|| self.open(), |merge| Ok(merge.clone()));
+        merge.map(|merge| merge.begin(rows))
+    }
+
+    /// The next `rows` rows, all of which the caller passes.
+    pub(super) fn next(&mut self, rows: u64) -> Result<&mut Merge<'a>> {
+        let merge = self.merge.take().map_or_else(|| self.open(), Ok)?;
+        Ok(self.merge.insert(merge.begin(rows)))
+    }
+}
+
 /// The rows of several runs in order: by codes, then by row id.
+#[derive(Clone)]
 pub(super) struct Merge<'a> {
     /// Runs with rows left, as a heap: the current row of a parent is before those of its children.
     heap: Vec<RunReader<'a>>,
@@ -52,6 +83,9 @@ pub(super) struct Merge<'a> {
     last: Vec<u32>,
     shared: usize,
     is_started: bool,
+    /// Rows of the piece that were not passed yet.
+    left: u64,
+    is_first: bool,
 }
 
 impl<'a> Merge<'a> {
@@ -62,13 +96,30 @@ impl<'a> Merge<'a> {
                 heap.push(run);
             }
         }
-        let mut merge = Self { heap, last: Vec::new(), shared: 0, is_started: false };
+        let (left, is_first) = (u64::MAX, true);
+        let mut merge = Self { heap, last: Vec::new(), shared: 0, is_started: false, left, is_first };
         (0..merge.heap.len() / 2).rev().for_each(|parent| merge.sift_down(parent));
         Ok(merge)
     }
 
-    /// Goes to the next row, the first one in the beginning. Returns whether there is one.
+    /// Lets the next `rows` rows be a piece of their own.
+    fn begin(mut self, rows: u64) -> Self {
+        (self.left, self.is_first) = (rows, true);
+        self
+    }
+
+    /// Goes to the next row of the piece, the first one in the beginning. Returns whether there is one.
     pub(super) fn advance(&mut self) -> Result<bool> {
+        let Some(left) = self.left.checked_sub(1) else { return Ok(false) };
+        self.left = left;
+        let is_there = self.step()?;
+        if std::mem::take(&mut self.is_first) {
+            self.shared = 0;
+        }
+        Ok(is_there)
+    }
+
+    fn step(&mut self) -> Result<bool> {
         if !self.is_started {
             self.is_started = true;
             return Ok(!self.heap.is_empty());
@@ -96,7 +147,7 @@ impl<'a> Merge<'a> {
         self.heap[0].tid()
     }
 
-    /// Number of leading levels in which the current row equals its predecessor, 0 for the first one.
+    /// Number of leading levels in which the current row equals its predecessor, 0 for the first one of a piece.
     #[inline]
     pub(super) fn shared(&self) -> usize {
         self.shared

@@ -95,6 +95,7 @@ impl<'a> RunWriter<'a> {
 }
 
 /// Reads the rows of one run in order.
+#[derive(Clone)]
 pub(super) struct RunReader<'a> {
     scratch: &'a Scratch,
     widths: Widths,

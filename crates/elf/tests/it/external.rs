@@ -57,6 +57,43 @@ pub fn in_memory(table: &CodeTable, order: &[usize], kind: LayoutKind, options: 
     }
 }
 
+/// The images of a forest of `table`, given in batches of `batch` rows.
+fn build_forest(
+    table: &CodeTable,
+    order: &[usize],
+    kind: LayoutKind,
+    options: ExternalOptions,
+    (batch, trees): (usize, usize),
+) -> Result<Vec<Vec<u8>>> {
+    let mut build = ExternalBuild::new(order, kind, options)?;
+    for from in (0..table.rows()).step_by(batch) {
+        build.push(&part(table, from, table.rows().min(from + batch)))?;
+    }
+    let mut images = vec![Cursor::new(Vec::new()); trees];
+    build.finish_forest(images.iter_mut().collect())?;
+    Ok(images.into_iter().map(Cursor::into_inner).collect())
+}
+
+/// Checks that a forest has the bytes of one that is built in memory.
+fn check_forest(
+    table: &CodeTable,
+    order: &[usize],
+    kind: LayoutKind,
+    options: ExternalOptions,
+    trees: usize,
+) {
+    let build = options.build;
+    let images = build_forest(table, order, kind, options, (700, trees)).expect("a small table");
+    let expected = Elf::build_forest(table, order, kind, &build, trees).expect("a small table");
+    assert!(
+        expected.iter().map(Elf::bytes).eq(images[..expected.len()].iter().map(Vec::as_slice)),
+        "{kind:?}"
+    );
+    for image in &images[expected.len()..] {
+        assert_eq!(Elf::open(image.as_slice()).expect("an image").header().rows, 0);
+    }
+}
+
 /// Least memory that a build takes.
 pub fn least_memory(columns: usize, threads: usize) -> usize {
     let order: Vec<usize> = (0..columns).collect();
@@ -88,6 +125,7 @@ proptest! {
         bucket_rows in 1..40_u32,
         batch in 1..500_usize,
         memory in prop_oneof![Just(0), Just(100 * KIB), Just(100 << 20)],
+        trees in 2..6_usize,
     ) {
         let order = order(&table, &keys);
         let width = if wide { Width::Wide } else { Width::Auto };
@@ -98,7 +136,8 @@ proptest! {
                 continue;
             }
             let options = options(memory, build_options, &std::env::temp_dir());
-            let image = build(&table, &order, kind, options, batch).expect("a small table");
+            let image = build(&table, &order, kind, options.clone(), batch).expect("a small table");
+            check_forest(&table, &order, kind, options, trees);
             prop_assert!(image == in_memory(&table, &order, kind, &build_options), "{kind:?}");
         }
     }
@@ -116,6 +155,7 @@ proptest! {
         wide: bool,
         bucket_rows in prop::sample::select(vec![1, 2, 17, 60]),
         threads in 1..4_usize,
+        trees in 2..6_usize,
     ) {
         let table = drawn(rows, &limits, seed);
         let order: Vec<usize> = (0..limits.len()).rev().collect();
@@ -124,7 +164,8 @@ proptest! {
         let memory = least_memory(limits.len(), threads);
         for kind in KINDS {
             let options = options(memory, build_options, &std::env::temp_dir());
-            let image = build(&table, &order, kind, options, 1_000).expect("a small table");
+            let image = build(&table, &order, kind, options.clone(), 1_000).expect("a small table");
+            check_forest(&table, &order, kind, options, trees);
             prop_assert!(image == in_memory(&table, &order, kind, &build_options), "{kind:?}");
         }
     }
@@ -155,20 +196,22 @@ fn the_bound_on_memory_is_kept() {
     for (rows, limits) in shapes {
         let table = drawn(rows, limits, 5);
         let order: Vec<usize> = (0..limits.len()).collect();
-        for (threads, more) in [(1, 0), (3, 300 * KIB), (2, 8 << 20), (1, 100 << 20)] {
+        let cases =
+            [(1, 0, 1), (1, 0, 3), (3, 300 * KIB, 1), (3, 300 * KIB, 2), (2, 8 << 20, 4), (1, 100 << 20, 1)];
+        for (threads, more, trees) in cases {
             let memory = least_memory(limits.len(), threads) + more;
             for kind in KINDS {
                 let bucket_rows = if more >= 8 << 20 { 256 } else { 8 };
                 let build_options = BuildOptions { bucket_rows, threads, ..BuildOptions::default() };
                 let batches: Vec<CodeTable> =
                     (0..rows).step_by(500).map(|from| part(&table, from, rows.min(from + 500))).collect();
-                let file = tempfile::tempfile().expect("a temporary file");
+                let files = (0..trees).map(|_| tempfile::tempfile().expect("a temporary file")).collect();
                 let base = MEMORY.current_usage();
                 MEMORY.reset_peak_usage();
                 let options = options(memory, build_options, &std::env::temp_dir());
                 let mut build = ExternalBuild::new(&order, kind, options).expect("enough memory");
                 batches.iter().try_for_each(|batch| build.push(batch)).expect("batches of the table");
-                build.finish(file).expect("an image");
+                build.finish_forest(files).expect("images");
                 let used = MEMORY.peak_usage() - base;
                 println!("{rows} rows of {} columns, {kind:?}: {used} of {memory} bytes", limits.len());
                 assert!(used <= memory, "{kind:?}, {rows} rows, {threads} threads: {used} of {memory} bytes");
