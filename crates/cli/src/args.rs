@@ -6,7 +6,7 @@
 use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
-use pando::VerbsOptions;
+use pando::{OffloadPolicy, VerbsOptions};
 use pando_lab::units::{parse_count, parse_nanos, parse_size};
 use pando_workload::dataset::{Column, Format};
 
@@ -285,4 +285,25 @@ pub struct CheckArgs {
     pub pool: PoolArgs,
     #[command(flatten)]
     pub look: LookArgs,
+}
+
+/// When memory servers execute operations.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum OffloadArg {
+    /// Compute servers READ everything themselves
+    Never,
+    /// Whenever the memory server can do it
+    Always,
+    /// While that is expected to take less time
+    CostAware,
+}
+
+impl OffloadArg {
+    pub fn policy(self) -> OffloadPolicy {
+        match self {
+            Self::Never => OffloadPolicy::Never,
+            Self::Always => OffloadPolicy::Always,
+            Self::CostAware => OffloadPolicy::CostAware,
+        }
+    }
 }

@@ -9,12 +9,12 @@ use std::path::{Path, PathBuf};
 
 use clap::{Args, ValueEnum};
 use indicatif::ProgressBar;
-use pando::{CacheOptions, Cluster, Eviction, OffloadPolicy};
+use pando::{CacheOptions, Cluster, Eviction};
 use pando_lab::bench::{self, BenchSpec, FabricKind, LayoutChoice, Length, Model, Phase, System, Watch};
 use pando_lab::units::{parse_count, parse_nanos, parse_size};
 use pando_workload::{Distribution, InsertKeys, KeySpace, ScanLength, Scatter};
 
-use crate::args::AccessArgs;
+use crate::args::{AccessArgs, OffloadArg};
 use crate::failure::Failure;
 use crate::output::{print, write_document};
 use crate::signals::Interrupt;
@@ -189,16 +189,6 @@ enum LayoutArg {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum OffloadArg {
-    /// They read every node themselves
-    Never,
-    /// Whenever the memory server can do it
-    Always,
-    /// While that is expected to take less time
-    CostAware,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum CoolingArg {
     /// Hash table of small FIFO buckets
     Map,
@@ -310,11 +300,7 @@ fn spec(args: &BenchArgs) -> Result<BenchSpec, Failure> {
             cooling_share: args.cooling_share,
         },
         read_ahead: args.read_ahead,
-        offload: match args.offload {
-            OffloadArg::Never => OffloadPolicy::Never,
-            OffloadArg::Always => OffloadPolicy::Always,
-            OffloadArg::CostAware => OffloadPolicy::CostAware,
-        },
+        offload: args.offload.policy(),
         node_size: crate::indexes::node_size(args.node_size)?,
         subtree_level: args.subtree_level,
         layout: match args.layout {

@@ -2,7 +2,8 @@
 //! elsewhere.
 //!
 //! Its memory ends with the process, or is a file that outlives it. The server executes one-sided verbs, and
-//! calls that compute servers offload (DEX §6). It knows nothing else of indexes.
+//! calls that compute servers offload: operations below a node of DEX (§6), searches of an Elf. It knows nothing else
+//! of indexes.
 
 use std::fs;
 use std::io;
@@ -11,7 +12,6 @@ use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use pando_dex::MemorySide;
 use pando_fabric::{Fabric, MemoryServerId};
 use pando_fabric_local::{
     ExclusiveLock, HugePages, LocalConfig, LocalFabric, ServedRegion, ShmConfig, ShmFabric, this_process,
@@ -21,6 +21,7 @@ use pando_fabric_verbs::VerbsOptions;
 
 use crate::error::{Error, Result};
 use crate::options::{Access, check_count};
+use crate::place::handlers;
 
 /// Largest number of threads of a memory server.
 const CORES_MAX: usize = 256;
@@ -168,8 +169,7 @@ impl MemoryServer {
                 .transpose()?,
             ..ServerConfig::default()
         };
-        let handler = Arc::new(MemorySide::default());
-        let server = TcpServer::start(listener, region.clone(), Some(handler), settings)
+        let server = TcpServer::start(listener, region.clone(), Some(handlers()), settings)
             .map_err(|error| listening(&config.listen, &error))?;
         Ok(Self { server, region, _lock: lock })
     }

@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
-use pando_elf_remote::{PublishOptions, ReadOptions, TableOptions, TableReader, TableWriter};
+use pando_elf_remote::{Offloading, PublishOptions, ReadOptions, TableOptions, TableReader, TableWriter};
 use pando_fabric::Endpoint;
 use pando_rt::block_on;
 
@@ -55,7 +55,8 @@ impl OpenTables {
         if let Some(table) = tables.get(name) {
             return Ok(Arc::clone(table));
         }
-        let reading = ReadOptions { cache_bytes: shared.config.cache, ..ReadOptions::default() };
+        let offloading = Offloading::with_policy(shared.config.offload);
+        let reading = ReadOptions { cache_bytes: shared.config.cache, offloading, ..ReadOptions::default() };
         // A change that others overtake is done again, so that many writers only slow each other down.
         let publishing = PublishOptions { attempts_max: ATTEMPTS, ..PublishOptions::default() };
         let changing = TableOptions::default();

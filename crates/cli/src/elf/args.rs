@@ -11,7 +11,7 @@ use pando_lab::units::{parse_count, parse_size};
 use pando_workload::dataset::Format;
 
 use super::types::TypedColumn;
-use crate::args::{IndexArgs, LookArgs, NewPoolArgs, TargetArgs};
+use crate::args::{IndexArgs, LookArgs, NewPoolArgs, OffloadArg, TargetArgs};
 
 #[derive(Debug, Subcommand)]
 pub enum ElfCommand {
@@ -87,6 +87,9 @@ pub struct BuildArgs {
     /// Threads that sort and write [default: the cores]
     #[arg(long, value_name = "N")]
     pub threads: Option<usize>,
+    /// Trees of the forest, each on one memory server [default: one for each memory server, if it has 65,536 rows]
+    #[arg(long, value_name = "N")]
+    pub trees: Option<usize>,
     /// Take the place of an Elf of this name, which is found until the new one is complete
     #[arg(long)]
     pub replace: bool,
@@ -125,6 +128,9 @@ pub struct QueryArgs {
     /// Columns to print, with --output csv or arrow [default: all]
     #[arg(long, value_name = "COL,..", value_delimiter = ',')]
     pub select: Vec<String>,
+    /// When memory servers search the trees that they have
+    #[arg(long, value_name = "WHEN", value_enum, default_value_t = OffloadArg::Never)]
+    pub offload: OffloadArg,
     /// Tell on standard error how the rows were found: column order, region, gate, cache and verbs
     #[arg(long)]
     pub explain: bool,

@@ -31,11 +31,19 @@ pub fn run(args: &BuildArgs) -> Result<(), Failure> {
         )));
     }
     let options = options(args)?;
+    let mut servers = args.new_pool.memory_servers.unwrap_or(1);
     let file = RowFile::open(&args.file)?;
     let (selected, given): (Vec<Column>, Vec<_>) =
         args.columns.iter().map(|column| (column.column.clone(), column.kind)).unzip();
     // The name, before the file is read.
-    pool::look(pool_args, &args.new_pool, |cluster| check_name(cluster, name, args.replace))?;
+    pool::look(pool_args, &args.new_pool, |cluster| {
+        servers = cluster.memory_servers()?.len();
+        check_name(cluster, name, args.replace)
+    })?;
+    let options = match args.trees {
+        Some(trees) => options.trees(trees),
+        None => options.trees_up_to(servers),
+    };
     let interrupt = Interrupt::listen()?;
     let (columns, inferred) = file.infer(&selected, &given, &interrupt)?;
     let kinds: Vec<ColumnType> = columns.iter().map(|column| column.kind).collect();
@@ -113,15 +121,17 @@ fn tell(args: &BuildArgs, summary: &Summary, built: &BuiltElf, start: Instant) -
             "columns": columns.len(),
             "order": order,
             "layout": spec.layout.name(),
+            "trees": built.trees(),
             "image_bytes": built.bytes(),
             "seconds": time.as_secs_f64(),
         })
     };
     let text = || {
         format!(
-            "{} rows of {} columns, an image of {}, column order {}; {}\n",
+            "{} rows of {} columns, {} trees of {}, column order {}; {}\n",
             units::count(built.rows()),
             columns.len(),
+            built.trees(),
             units::size(built.bytes()),
             order.join(","),
             units::duration(time)

@@ -5,7 +5,7 @@
 
 use std::io::{self, BufWriter, Write, stdout};
 
-use pando::elf::{Elf, LayoutKind, PartExplained, Rows, Selection, Value};
+use pando::elf::{Cost, Elf, LayoutKind, PartExplained, Rows, Selection, Value};
 use pando_lab::units;
 
 use super::args::{QueryArgs, ResultForm as Form};
@@ -32,6 +32,7 @@ pub fn run(args: &QueryArgs) -> Result<(), Failure> {
     }
     let interrupt = Interrupt::listen()?;
     let config = pool::looking(&args.target.pool, &args.look)?.cache(args.target.pool.cache.min(CACHE));
+    let config = config.offload(args.offload.policy());
     with_elf(config, &args.target, |_, elf| {
         let selection = match &args.condition {
             Some(condition) => elf.select(condition)?,
@@ -157,15 +158,24 @@ fn explain(selection: &Selection) -> Result<(), Failure> {
     tell(
         "verbs",
         format!(
-            "{} READs of {}, {} round trips, {} READs of the catalog's version, begun anew {} times",
-            units::count(cost.reads),
-            units::size(cost.bytes_read),
-            units::count(cost.round_trips),
+            "{}, {} READs of the catalog's version, begun anew {} times",
+            verbs(&cost),
             cost.checks,
             cost.restarts
         ),
     );
     Ok(())
+}
+
+fn verbs(cost: &Cost) -> String {
+    format!(
+        "{} READs of {}, {} calls of {}, {} round trips",
+        units::count(cost.reads),
+        units::size(cost.bytes_read),
+        units::count(cost.calls),
+        units::size(cost.call_bytes),
+        units::count(cost.round_trips)
+    )
 }
 
 fn tell(label: &str, text: String) {
@@ -177,9 +187,10 @@ fn explain_part(number: usize, part: &PartExplained, levels: usize) {
     tell(
         &format!("part {number}"),
         format!(
-            "{} rows, {} deleted, image of {}; {} found by {} predicates",
+            "{} rows, {} deleted, {} trees of {}; {} found by {} predicates",
             units::count(info.rows),
             units::count(info.deleted_rows),
+            info.trees,
             units::size(info.image_bytes),
             units::count(part.found),
             part.predicates
@@ -200,15 +211,7 @@ fn explain_part(number: usize, part: &PartExplained, levels: usize) {
     tell("  gate", gate);
     let cached = part.cached;
     tell("  cache", format!("{} of {levels} levels, {}", cached.levels, units::size(cached.bytes)));
-    tell(
-        "  verbs",
-        format!(
-            "{} READs of {}, {} round trips",
-            units::count(cost.reads),
-            units::size(cost.bytes_read),
-            units::count(cost.round_trips)
-        ),
-    );
+    tell("  verbs", verbs(cost));
 }
 
 #[cfg(test)]

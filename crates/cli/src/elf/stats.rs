@@ -46,11 +46,12 @@ pub fn run(args: &ElfStatsArgs) -> Result<(), Failure> {
             let gone = part.deleted_rows as f64 * 100.0 / part.rows.max(1) as f64;
             writeln!(
                 text,
-                "  part {number:<5} {} rows, {} deleted ({gone:.0}%), ids {} to {}, image {}, dictionaries {}",
+                "  part {number:<5} {} rows, {} deleted ({gone:.0}%), ids {} to {}, {} trees of {}, dictionaries {}",
                 units::count(part.rows),
                 units::count(part.deleted_rows),
                 part.first_id,
                 part.id_bound - 1,
+                part.trees,
                 units::size(part.image_bytes),
                 units::size(part.dictionary_bytes)
             )
@@ -99,6 +100,7 @@ pub fn document(shape: &ElfShape) -> Value {
             "deleted": part.deleted_rows,
             "first_id": part.first_id,
             "id_bound": part.id_bound,
+            "trees": part.trees,
             "image_bytes": part.image_bytes,
             "dictionary_bytes": part.dictionary_bytes,
         })

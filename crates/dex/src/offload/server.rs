@@ -31,6 +31,9 @@ impl Default for MemorySide {
 }
 
 impl MemorySide {
+    /// Number of these calls, by which a fabric finds their handler.
+    pub const OP: u16 = super::wire::OP;
+
     /// Takes exclusive access to the leaf among the cores of its server.
     fn latch(&self, leaf: &[AtomicU64]) -> MutexGuard<'_, ()> {
         let hash = header::addr(leaf).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;

@@ -17,7 +17,7 @@ use crate::change::{Change, Expected, Outcome};
 use crate::layout::{LayoutId, Stored};
 
 /// The fabric's number for these calls ("DX").
-const OP: u16 = 0x4458;
+pub(super) const OP: u16 = 0x4458;
 
 /// Operation on the key.
 #[derive(Clone, Copy, Debug)]

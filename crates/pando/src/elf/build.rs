@@ -9,9 +9,9 @@ use std::fs::File;
 
 use pando_elf::{
     Advice, BuildOptions, CodeTable, Dictionary, EncodedTable, ExternalBuild, ExternalOptions, LayoutKind,
-    Schema, SqlOptions, TableEncoder, Value, by_cardinality, for_workload, parse_condition,
+    Schema, SqlOptions, TableEncoder, Trees, Value, by_cardinality, for_workload, parse_condition,
 };
-use pando_elf_remote::{NewPart, Source, TableSpec};
+use pando_elf_remote::{NewPart, NewTree, Source, TableOptions, TableSpec};
 
 use super::spill::{Spill, failed, temporary_file};
 use crate::error::Result;
@@ -47,6 +47,9 @@ pub struct ElfOptions {
     pub bucket_rows: u32,
     /// Threads that sort and write. Default: 1.
     pub threads: usize,
+    /// Trees of the forest. In a pool they are on one memory server each, in turn, so that the server can search a
+    /// tree by itself. A single tree is striped over all servers. Default: one.
+    pub trees: Trees,
     /// Most bytes that the build allocates, besides the distinct values of each column. Default: no bound.
     pub memory: Option<usize>,
 }
@@ -58,6 +61,7 @@ impl Default for ElfOptions {
             order: Order::default(),
             bucket_rows: 256,
             threads: 1,
+            trees: Trees::ONE,
             memory: None,
         }
     }
@@ -81,6 +85,18 @@ impl ElfOptions {
 
     pub fn threads(mut self, threads: usize) -> Self {
         self.threads = threads;
+        self
+    }
+
+    /// As many trees, if there are that many rows.
+    pub fn trees(mut self, trees: usize) -> Self {
+        self.trees = Trees { most: trees, rows: 1 };
+        self
+    }
+
+    /// Up to so many trees, but no more than rows are worth it.
+    pub fn trees_up_to(mut self, most: usize) -> Self {
+        self.trees = Trees { most, rows: TableOptions::default().tree_rows };
         self
     }
 
@@ -137,16 +153,17 @@ pub struct ElfBuild {
 pub struct BuiltElf {
     spec: TableSpec,
     dictionaries: Vec<Dictionary>,
-    image: Image,
+    trees: Forest,
     rows: u64,
-    /// Bytes of the image.
+    /// Bytes of all images.
     bytes: u64,
 }
 
 #[derive(Debug)]
-enum Image {
-    Memory(Box<pando_elf::Elf>),
-    File(File),
+enum Forest {
+    Memory(Vec<pando_elf::Elf>),
+    /// Each with the number of its rows.
+    Files(Vec<(File, u64)>),
 }
 
 impl BuiltElf {
@@ -158,18 +175,31 @@ impl BuiltElf {
         self.rows
     }
 
-    /// Bytes of the image.
+    /// Number of trees.
+    pub fn trees(&self) -> usize {
+        match &self.trees {
+            Forest::Memory(elfs) => elfs.len(),
+            Forest::Files(files) => files.len(),
+        }
+    }
+
+    /// Bytes of all images.
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    pub(super) fn part(&self) -> NewPart<'_> {
-        let image = match &self.image {
-            Image::Memory(elf) => Source::Bytes(elf.bytes()),
-            Image::File(file) => Source::File(file),
-        };
+    pub(super) fn new_trees(&self) -> Vec<NewTree<'_>> {
+        match &self.trees {
+            Forest::Memory(elfs) => elfs.iter().map(NewTree::of).collect(),
+            Forest::Files(files) => {
+                files.iter().map(|(file, rows)| NewTree { image: Source::File(file), rows: *rows }).collect()
+            }
+        }
+    }
+
+    pub(super) fn part<'b>(&'b self, trees: &'b [NewTree<'b>]) -> NewPart<'b> {
         let (rows, dictionaries) = (self.rows, &self.dictionaries[..]);
-        NewPart { image, dictionaries, rows, first_id: 0, id_bound: rows }
+        NewPart { trees, dictionaries, rows, first_id: 0, id_bound: rows }
     }
 }
 
@@ -272,10 +302,12 @@ impl ElfBuild {
         let Self { options, encoder, .. } = self;
         let EncodedTable { schema, dictionaries, codes } = encoder.finish()?;
         let order = order_of(&options, &schema, &dictionaries, &codes)?;
-        let built = pando_elf::Elf::build(&codes, &order, options.layout, &options.build())?;
-        let (rows, bytes) = (built.header().rows, built.bytes().len() as u64);
-        let (spec, image) = (options.spec(schema, order), Image::Memory(Box::new(built)));
-        Ok(BuiltElf { spec, dictionaries, image, rows, bytes })
+        let (rows, build) = (codes.rows() as u64, options.build());
+        let trees = options.trees.of(rows);
+        let built = pando_elf::Elf::build_forest(&codes, &order, options.layout, &build, trees)?;
+        let bytes = built.iter().map(|elf| elf.bytes().len() as u64).sum();
+        let (spec, trees) = (options.spec(schema, order), Forest::Memory(built));
+        Ok(BuiltElf { spec, dictionaries, trees, rows, bytes })
     }
 
     /// The same for rows in a temporary file.
@@ -290,10 +322,14 @@ impl ElfBuild {
             Order::Cardinality => by_values(&dictionaries, &[]),
             _ => order_of(&options, &schema, &dictionaries, &rows.sample(count)?)?,
         };
-        let (image, rows) = build_outside(&mut rows, &order, &options)?;
-        let bytes = image.metadata().map_err(failed)?.len();
-        let (spec, image) = (options.spec(schema, order), Image::File(image));
-        Ok(BuiltElf { spec, dictionaries, image, rows, bytes })
+        let trees = build_outside(&mut rows, &order, &options)?;
+        let (mut rows, mut bytes) = (0, 0);
+        for (file, rows_of_tree) in &trees {
+            rows += rows_of_tree;
+            bytes += file.metadata().map_err(failed)?.len();
+        }
+        let (spec, trees) = (options.spec(schema, order), Forest::Files(trees));
+        Ok(BuiltElf { spec, dictionaries, trees, rows, bytes })
     }
 }
 
@@ -335,13 +371,14 @@ impl Recoded {
     }
 }
 
-/// Builds the image in a temporary file; returns the number of rows, too.
-fn build_outside(rows: &mut Recoded, order: &[usize], options: &ElfOptions) -> Result<(File, u64)> {
+/// Builds the trees in temporary files; returns the number of rows of each, too.
+fn build_outside(rows: &mut Recoded, order: &[usize], options: &ElfOptions) -> Result<Vec<(File, u64)>> {
     let mut build = options.external(order)?;
     rows.read(|table| Ok(build.push(&table)?))?;
-    let image = temporary_file()?;
-    let header = build.finish(&image)?;
-    Ok((image, header.rows))
+    let trees = 0..options.trees.of(build.rows());
+    let files = trees.map(|_| temporary_file()).collect::<Result<Vec<_>>>()?;
+    let headers = build.finish_forest(files.iter().collect())?;
+    Ok(files.into_iter().zip(headers).map(|(file, header)| (file, header.rows)).collect())
 }
 
 /// Numbers of the named columns.

@@ -46,7 +46,8 @@ use std::sync::Arc;
 
 pub use build::{BuiltElf, Cell, ElfBuild, ElfOptions, Order};
 pub use pando_elf::{
-    Bitmap, Column, ColumnType, EncodedTable, Error as ElfError, LayoutKind, Schema, TableEncoder, Value,
+    Bitmap, Column, ColumnType, EncodedTable, Error as ElfError, LayoutKind, Schema, TableEncoder, Trees,
+    Value,
 };
 pub use pando_elf_remote::{
     Answer, Cost, Explained, MergedParts, PartExplained, PartInfo, TableInfo, TableSpec,
@@ -108,7 +109,8 @@ impl Cluster {
     fn put_elf(&self, name: &str, built: &BuiltElf, replace: bool) -> Result<Elf> {
         self.shared.writable()?;
         let elf = self.elf(name)?;
-        let part = Some(built.part());
+        let trees = built.new_trees();
+        let part = Some(built.part(&trees));
         elf.with(async |ep| elf.data.writer.create(ep, built.spec(), part, replace).await)?;
         Ok(elf)
     }

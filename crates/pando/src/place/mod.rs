@@ -15,8 +15,10 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use pando_dex::{MemorySide, OffloadPolicy};
-use pando_fabric::{Endpoint, Fabric, FabricError, GlobalAddr, MemoryServerId, RegionInfo, RequestHandler};
+use pando_fabric::{
+    Endpoint, Fabric, FabricError, GlobalAddr, Handlers, MemoryServerId, OffloadPolicy, RegionInfo,
+    RequestHandler,
+};
 use pando_fabric_local::{
     ExclusiveLock, HugePages, LocalConfig, LocalFabric, ShmConfig, ShmFabric, process_alive, this_process,
 };
@@ -145,12 +147,19 @@ pub(crate) fn may_be_there(config: &Config) -> bool {
     }
 }
 
+/// What memory servers execute for compute servers.
+pub(crate) fn handlers() -> Arc<dyn RequestHandler> {
+    let nodes: Arc<dyn RequestHandler> = Arc::new(pando_dex::MemorySide::default());
+    let images: Arc<dyn RequestHandler> = Arc::new(pando_elf_remote::MemorySide::default());
+    Arc::new(Handlers(vec![(pando_dex::MemorySide::OP, nodes), (pando_elf_remote::MemorySide::OP, images)]))
+}
+
 /// Opens or creates the pool that `config` names and attaches to it. Memory servers in this process execute
 /// what is offloaded.
 pub(crate) fn open(config: &Config, seed: u64) -> Result<(AnyFabric, Pool)> {
     let (fabric, pool) = open_pool(config, seed)?;
     if config.offload != OffloadPolicy::Never && config.mode() == AttachMode::ReadWrite {
-        fabric.set_handler(Arc::new(MemorySide::default()), config.memory_cores)?;
+        fabric.set_handler(handlers(), config.memory_cores)?;
     }
     Ok((fabric, pool))
 }
