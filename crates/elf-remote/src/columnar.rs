@@ -307,38 +307,58 @@ impl Trie {
         Ok(())
     }
 
+    /// Share of the entries of a level's lists that are expected to match, as if values were evenly spaced.
+    fn share(&self, level: usize, filter: &Filter) -> f64 {
+        let Some(intervals) = filter.level(level) else { return 1.0 };
+        let width = |interval: &Interval| f64::from(interval.high - interval.low) + 1.0;
+        let entries = self.sections.levels[level].entries as f64;
+        let lists = level.checked_sub(1).map_or(1, |above| self.sections.levels[above].entries);
+        let len = entries / lists.max(1) as f64;
+        (intervals.iter().map(width).sum::<f64>() / len.max(1.0)).min(1.0)
+    }
+
     /// What the rest of a search is expected to need.
     pub fn estimate(&self, filter: &Filter, walk: &Walk, wants_ids: bool) -> Estimate {
         let levels = &self.sections.levels;
-        let per_row = |bytes: usize, rows: u64| bytes as f64 * rows as f64 / self.rows.max(1) as f64;
-        let (mut taken, mut compared, mut reads, mut bytes) = (0, walk.rows, 0.0, 0.0);
-        let mut trips = 0.0;
-        for level in (walk.level..filter.depth()).filter(|&level| !self.is_at_hand(level)) {
-            let entries = levels[level].codes.start - levels[level].values.start;
-            bytes += per_row(entries, walk.rows);
-            reads += 4.0 * walk.lists.len() as f64;
-            trips += 1.0;
+        let mut all = Estimate { walked: walk.entries as f64, ..Estimate::default() };
+        if walk.lists.is_empty() && walk.found.runs.is_empty() {
+            return all;
         }
-        for &level in filter.constrained_from(walk.level) {
-            bytes += per_row(levels[level].codes.len(), walk.rows);
+        // 1. Below the lists: what is left at each level of what the conditions above leave.
+        let mut share = walk.rows as f64 / self.rows.max(1) as f64;
+        let mut lists = walk.lists.len() as f64;
+        for (level, sections) in levels.iter().enumerate().take(filter.depth()).skip(walk.level) {
+            if !self.is_at_hand(level) {
+                all.bytes += (sections.codes.start - sections.values.start) as f64 * share;
+                all.reads += 4.0 * lists;
+                all.trips += 1.0;
+            }
+            if filter.level(level).is_some() {
+                all.bytes += sections.codes.len() as f64 * share;
+            }
+            share *= self.share(level, filter);
+            lists = (lists * 2.0).min(sections.entries as f64 * share).max(1.0);
         }
+        let mut compared = share * self.rows as f64;
+        // 2. The runs, which are known.
         for (number, run) in walk.found.runs.iter().enumerate() {
-            let rows = run.rows.len() as u64;
-            let above = self.strips(&walk.found, number, filter);
+            let rows = run.rows.len() as f64;
+            let above = self.strips(&walk.found, number, filter).into_iter().map(|strip| strip.code_bytes);
             let below = filter.constrained_from(walk.level).iter().map(|&level| levels[level].code_bytes);
-            let width = above.iter().map(|strip| strip.code_bytes).chain(below).sum::<usize>() as u64;
-            let strips = above.len() + filter.constrained_from(walk.level).len();
-            (bytes, reads) = (bytes + (rows * width) as f64, reads + strips as f64);
-            if strips == 0 { taken += rows } else { compared += rows }
+            let strips: Vec<usize> = above.chain(below).collect();
+            all.bytes += rows * strips.iter().sum::<usize>() as f64;
+            all.reads += strips.len() as f64;
+            if strips.is_empty() { all.taken += rows } else { compared += rows }
         }
-        trips += f64::from(u8::from(compared > 0));
+        all.compared = compared;
+        all.trips += f64::from(u8::from(compared > 0.0));
         if wants_ids {
             // Ids of rows that are taken come with the strips.
-            trips += f64::from(u8::from(compared > 0 || taken > 0 && trips == 0.0));
-            bytes += taken as f64 * self.number_bytes as f64;
-            reads += walk.found.runs.len() as f64;
+            all.trips += f64::from(u8::from(compared > 0.0 || all.taken > 0.0 && all.trips == 0.0));
+            all.bytes += all.taken * self.number_bytes as f64;
+            all.reads += walk.found.runs.len() as f64;
         }
-        Estimate { trips, reads, bytes, walked: walk.entries as f64, taken, compared }
+        all
     }
 
     /// Gives `out` the rows that match `filter`.

@@ -11,6 +11,7 @@ use std::ops::{AddAssign, Range};
 use pando_fabric::{Endpoint, GlobalAddr, PageBuf, Work, join_all};
 use pando_pool::Pool;
 
+use crate::defect::{Defect, defect};
 use crate::error::{Attempt, Retry, damaged};
 use crate::manifest::{Manifest, SEAL};
 use crate::options::ReadOptions;
@@ -248,7 +249,8 @@ impl<'q, A: Access> Fetch<'q, A> {
         out.reserve(stored.len());
         for (piece, bytes) in (read.piece..).zip(stored.chunks_exact(size)) {
             let (payload, seal) = bytes.split_at(size - SEAL as usize);
-            if self.manifest.seal(piece, payload).to_le_bytes() != seal {
+            let is_right = self.manifest.seal(piece, payload).to_le_bytes() == seal;
+            if !is_right && !defect(Defect::UnverifiedPiece) {
                 return Err(Retry::Changed(self.manifest.locate(piece).0));
             }
             out.extend_from_slice(payload);
@@ -259,7 +261,8 @@ impl<'q, A: Access> Fetch<'q, A> {
 
 /// Fails if the catalog has another version than `expected`, or is being changed.
 pub(crate) async fn confirm<E: Endpoint>(ep: &E, pool: &Pool, expected: u64) -> Attempt<()> {
-    if pool.catalog_version(ep).await? == Some(expected) { Ok(()) } else { Err(Retry::Moved) }
+    let is_current = pool.catalog_version(ep).await? == Some(expected);
+    if is_current || defect(Defect::UnconfirmedVersion) { Ok(()) } else { Err(Retry::Moved) }
 }
 
 /// A buffer with a window of `bytes`. Lengths are few, so that buffers are reused.

@@ -31,6 +31,10 @@
 #![forbid(unsafe_code)]
 
 mod columnar;
+#[cfg(feature = "defects")]
+pub mod defect;
+#[cfg(not(feature = "defects"))]
+mod defect;
 mod descriptor;
 mod error;
 #[cfg(fuzzing)]

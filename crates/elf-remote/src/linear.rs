@@ -327,8 +327,12 @@ impl Spans {
 
     /// What the rest of a search is expected to need.
     pub fn estimate(&self, filter: &Filter, search: &Search, round_trip_bytes: u64) -> Estimate {
-        let all = [(self.root(), 0)];
-        let missing = if search.is_begun { &search.missing[..] } else { &all };
+        let values = |(values, _): (Range<u64>, u64)| values.end - values.start;
+        let first = self.first_ranges(filter).into_iter().map(values).sum::<u64>();
+        let end =
+            (u128::from(self.array_words) * u128::from(first) / u128::from(self.first_list.max(1))) as u64;
+        let unknown = [(Span { end, ..self.root() }, 0)];
+        let missing = if search.is_begun { &search.missing[..] } else { &unknown };
         let levels = (self.columns - self.cached_levels.min(self.columns)) as u32;
         let (mut bytes, mut trips) = (0.0, 0.0_f64);
         for (span, _) in missing {
@@ -338,7 +342,7 @@ impl Spans {
         }
         // Each condition leaves a part of what is below it, which is learnt as a share of all.
         let rows = bytes / (self.array_words.max(1) * WORD_BYTES) as f64 * self.rows as f64;
-        let (taken, compared) = if filter.depth() == 0 { (rows as u64, 0) } else { (0, rows as u64) };
+        let (taken, compared) = if filter.depth() == 0 { (rows, 0.0) } else { (0.0, rows) };
         Estimate { trips, reads: missing.len() as f64, bytes, walked: 0.0, taken, compared }
     }
 

@@ -10,6 +10,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use pando_fabric::{Endpoint, GlobalAddr};
 use pando_pool::{Due, IndexRecord, IndexSpec, Pool, PoolError};
 
+use crate::defect::{Defect, defect};
 use crate::error::{RemoteError, Result};
 use crate::limbo::{Batch, Block, Limbo};
 use crate::manifest::{Kind, Root, SYSTEM, Stamped};
@@ -111,6 +112,9 @@ impl Switcher {
 
     /// Finds out whether a change took effect that ended in `error`. Succeeds if it did.
     async fn failed<E: Endpoint>(&self, ep: &E, deciding: Deciding<'_>, error: PoolError) -> Result<()> {
+        if defect(Defect::EarlyFree) {
+            return self.discard(ep, deciding.decided().new, error.into()).await;
+        }
         let PoolError::CatalogUnknown { error } = error else {
             return self.discard(ep, deciding.decided().new, error.into()).await;
         };
@@ -127,7 +131,9 @@ impl Switcher {
 
     /// Lets blocks to which nothing leads any more rest for the grace.
     pub fn retire<E: Endpoint>(&self, ep: &E, old: Batch) {
-        self.limbo.rest(old, Due::At(ep.now().saturating_add(self.grace_ns)));
+        if !defect(Defect::LostBlocks) {
+            self.limbo.rest(old, Due::At(ep.now().saturating_add(self.grace_ns)));
+        }
     }
 
     /// Frees what was not published, none of whose verbs is in flight.

@@ -10,6 +10,7 @@ use pando_elf::{Column, Dictionary, Tombstones};
 use pando_fabric::{Endpoint, join_all};
 use pando_pool::{Pool, PoolError};
 
+use crate::defect::{Defect, defect};
 use crate::descriptor::{Descriptor, PartRef, Pieces};
 use crate::error::{Attempt, RemoteError, Retry};
 use crate::follow::{Reads, Version};
@@ -191,7 +192,8 @@ impl Version for Table {
                     Arc::new(Run::load(reads, descriptor.spec.schema.columns(), at, cache_bytes).await?)
                 }
             };
-            let deleted = match known.filter(|known| known.at.deleted == at.deleted) {
+            let is_same = |known: &&Part| known.at.deleted == at.deleted || defect(Defect::StaleDeletes);
+            let deleted = match known.filter(is_same) {
                 Some(known) => Arc::clone(&known.deleted),
                 None => Arc::new(read_deleted(reads.ep, reads.pool, at).await?),
             };

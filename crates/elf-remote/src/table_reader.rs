@@ -10,6 +10,7 @@ use pando_fabric::{Endpoint, join_all};
 use pando_pool::Pool;
 use std::sync::Arc;
 
+use crate::defect::{Defect, defect};
 use crate::descriptor::{Descriptor, TableSpec};
 use crate::error::{Attempt, RemoteError, Result, Retry};
 use crate::fetch::Cost;
@@ -390,7 +391,8 @@ async fn search_trees<T, E: Endpoint>(
     let trees = &part.run.trees;
     let filters = predicates.iter().map(|predicate| Filter::new(predicate, &trees[0].order));
     let filters: Vec<Filter> = filters.collect::<pando_elf::Result<_>>()?;
-    let divided = reads.divide(trees.len());
+    let lost = usize::from(trees.len() > 1 && defect(Defect::LostTree));
+    let divided = reads.divide(trees.len() - lost);
     let each = trees.iter().zip(divided).map(|(tree, reads)| search_tree(tree, reads, &filters, &search));
     let searched = join_all(each).await;
     let (found, divided): (Vec<_>, Vec<_>) = searched.into_iter().unzip();

@@ -69,9 +69,9 @@ pub(crate) struct Estimate {
     /// Entries that were looked at already, which a memory server looks at again.
     pub walked: f64,
     /// Rows that match for certain.
-    pub taken: u64,
+    pub taken: f64,
     /// Rows to be compared.
-    pub compared: u64,
+    pub compared: f64,
 }
 
 /// Bytes of an entry with its position.
@@ -93,7 +93,7 @@ type Terms = [f64; 2];
 impl Estimate {
     /// Rows that are expected to be found, if `share` of those that are compared are.
     fn found(&self, share: f64) -> f64 {
-        self.taken as f64 + self.compared as f64 * share
+        self.taken + self.compared * share
     }
 
     /// Bytes that a memory server would look at.
@@ -222,9 +222,9 @@ impl Offloads {
         }
         let mut all = self.learnt.lock().unwrap_or_else(PoisonError::into_inner);
         let learnt = all.entry(server).or_default();
-        if estimate.compared > 0 {
-            let share = found.saturating_sub(estimate.taken) as f64 / estimate.compared as f64;
-            learnt.share += (share.min(1.0) - learnt.share) / self.options.samples.max(1.0);
+        if estimate.compared >= 1.0 {
+            let share = (found as f64 - estimate.taken) / estimate.compared;
+            learnt.share += (share.clamp(0.0, 1.0) - learnt.share) / self.options.samples.max(1.0);
         }
         let terms = estimate.terms(way, learnt.share, &self.options);
         let fit = if way == Way::Call { &mut learnt.call } else { &mut learnt.reads };

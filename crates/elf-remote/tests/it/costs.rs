@@ -60,7 +60,7 @@ fn an_exact_match_below_cached_levels_is_one_read() {
 }
 
 /// Like TPC-H's lineitem for Q6: quantity, discount and shipdate, with four columns that are not asked for.
-fn lineitem() -> CodeTable {
+pub fn lineitem() -> CodeTable {
     let column = |salt: u32, values: u32| (0..ROWS).map(|i| 1 + hash(i, salt) % values).collect();
     let columns = [(1, 11), (2, 50), (3, 2_526), (4, 3), (5, 2), (6, 9), (7, 200_000)];
     CodeTable::new(columns.map(|(salt, values)| column(salt, values)).to_vec()).expect("even columns")

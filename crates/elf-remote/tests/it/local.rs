@@ -146,7 +146,7 @@ fn a_full_pool_and_wrong_names_are_ordinary_errors() {
 }
 
 #[test]
-fn damage_of_any_block_is_found() {
+pub fn damage_of_any_block_is_found() {
     use pando_fabric::Endpoint;
     for layout in [LayoutKind::Linear, LayoutKind::Columnar] {
         let (ep, pool) = pool(2, 4 << 20);

@@ -2,11 +2,14 @@
 
 mod common;
 mod costs;
+#[cfg(feature = "defects")]
+mod defects;
 mod local;
 /// Tables, predicates and brute force, as in the tests of `pando-elf`.
 #[path = "../../../elf/tests/it/model.rs"]
 #[allow(dead_code, reason = "not all of it is needed here")]
 mod model;
+mod offload;
 mod setup;
 mod simulated;
 mod simulated_tables;

@@ -188,7 +188,7 @@ impl Cluster {
 }
 
 /// Runs one history; returns failed operations, restarts of queries, answers, and all verbs.
-fn run(seed: u64, kinds: &[FaultKind]) -> (u64, u64, usize, VerbCounts) {
+pub fn run(seed: u64, kinds: &[FaultKind]) -> (u64, u64, usize, VerbCounts) {
     let cluster = Cluster::new(seed, kinds);
     let direct = cluster.fabric.direct(99);
     let others = allocated(&direct, &cluster.pool);

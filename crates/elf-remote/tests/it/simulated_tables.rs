@@ -184,7 +184,7 @@ impl Cluster {
 }
 
 /// Runs one history; returns failed operations and answers.
-fn run(seed: u64, kinds: &[FaultKind]) -> (u64, u64) {
+pub fn run(seed: u64, kinds: &[FaultKind]) -> (u64, u64) {
     let cluster = Cluster::new(seed, kinds);
     let direct = cluster.fabric.direct(99);
     let others = allocated(&direct, &cluster.pool);

@@ -130,7 +130,7 @@ impl Life {
 const CHANGES: [Change; 5] = [Change::Insert, Change::Delete, Change::Merge, Change::Drop, Change::Create];
 
 #[test]
-fn an_answer_of_a_change_is_lost() {
+pub fn an_answer_of_a_change_is_lost() {
     for change in CHANGES {
         for without_effect in [false, true] {
             for verb in 0.. {

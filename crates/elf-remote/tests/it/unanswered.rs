@@ -118,6 +118,25 @@ fn all_verbs_fail_from_one_on() {
     }
 }
 
+/// The verb takes effect, but nothing tells whether it did before everything works again.
+#[test]
+pub fn an_answer_is_lost_and_all_verbs_fail_behind_it() {
+    let mut unknown = 0;
+    for verb in 0.. {
+        let life = Life::new();
+        life.ep.lose(verb);
+        life.ep.fail_after.set(verb + 1);
+        let done = block_on(life.publisher.publish(&life.ep, &elf(NEW)));
+        life.ep.fail_after.set(u64::MAX);
+        if !life.ep.lose_no_more() {
+            assert!(verb > 20 && unknown > 0, "only {verb} verbs, {unknown} of them undecided");
+            break;
+        }
+        unknown += u32::from(done.as_ref().is_err_and(RemoteError::may_have_taken_effect));
+        life.check(Some(&done), false, &format!("verb {verb}"));
+    }
+}
+
 #[test]
 fn a_publication_is_dropped_anywhere() {
     for polls in 0.. {
