@@ -2,8 +2,8 @@
 //!
 //! A [`Publisher`] writes the image of an [`Elf`](pando_elf::Elf) to blocks of the pool and replaces the one that
 //! the catalog leads to. A [`Reader`] caches the upper levels of the current image under a byte budget and READs
-//! what else a query needs, level by level, with few verbs that are posted together. A query sees one image,
-//! whatever is published meanwhile. The page is `docs/elf.md`.
+//! what else a query needs, level by level, with few verbs that are posted together, or lets the memory server that has
+//! the image search it ([`MemorySide`]). A query sees one image, whatever is published meanwhile. The page is `docs/elf.md`.
 //!
 //! ```
 //! # use std::sync::Arc;
@@ -31,10 +31,7 @@
 #![forbid(unsafe_code)]
 
 mod columnar;
-#[cfg(feature = "defects")]
 pub mod defect;
-#[cfg(not(feature = "defects"))]
-mod defect;
 mod descriptor;
 mod error;
 #[cfg(fuzzing)]

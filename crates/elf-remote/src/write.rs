@@ -153,7 +153,7 @@ async fn write_pieces<E: Endpoint>(ep: &E, manifest: &Manifest, source: &Source<
 }
 
 /// Pieces of the image in `source` as they are stored.
-fn stored(manifest: &Manifest, source: &Source<'_>, pieces: Range<u64>) -> Result<Vec<u8>> {
+pub(crate) fn stored(manifest: &Manifest, source: &Source<'_>, pieces: Range<u64>) -> Result<Vec<u8>> {
     let payload = manifest.payload() as usize;
     let image = source.bytes(pieces.start * payload as u64..pieces.end * payload as u64)?;
     let mut stored = Vec::with_capacity(((pieces.end - pieces.start) * manifest.piece_bytes) as usize);

@@ -146,11 +146,16 @@ fn a_table_on_memory_servers_is_changed_by_several_processes_at_once() {
     let pool = format!("--pool tcp://{},{}", servers[0].address, servers[1].address);
     let (csv, expected) = lineitem();
     place.write("lineitem.csv", &csv);
-    place.ok(&format!("elf build lineitem.csv {pool} --index items"));
-    assert_eq!(
-        place.ok(&format!("elf query {pool} --index items --where {Q6} --output ids")),
-        lines(&expected)
-    );
+    place.ok(&format!("elf build lineitem.csv {pool} --index items --trees 4 --memory 4MiB"));
+    let csv = place.ok(&format!("elf query {pool} --index items --where {Q6} --output csv"));
+    for offload in ["never", "always", "cost-aware"] {
+        let query = format!("elf query {pool} --index items --where {Q6} --offload {offload}");
+        let found = place.run(&format!("{query} --output ids --explain"));
+        assert_eq!(found.stdout, lines(&expected), "{offload}: {found:?}");
+        let calls = if offload == "always" { ", 4 calls of " } else { ", 0 calls of " };
+        assert!(offload == "cost-aware" || found.stderr.contains(calls), "{offload}: {found:?}");
+        assert_eq!(place.ok(&format!("{query} --output csv")), csv, "{offload}");
+    }
     place.write("first.csv", "process,round\n");
     place.ok(&format!("elf build first.csv {pool} --index table --columns process:int,round:int"));
     std::thread::scope(|scope| {

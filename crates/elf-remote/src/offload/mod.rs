@@ -15,7 +15,10 @@ pub use costs::Offloading;
 pub(crate) use costs::{Estimate, Offloads};
 pub use server::MemorySide;
 
-/// Codes of the selected columns with the ids of their rows.
+#[cfg(fuzzing)]
+pub(crate) use wire::Call;
+
+/// What a memory server found.
 #[derive(Debug, Default)]
 pub(crate) struct Found {
     /// Number of rows.

@@ -35,7 +35,7 @@ const BITMAP: u8 = 3;
 
 /// A search of an image on the memory server that has all of it.
 #[derive(Debug)]
-pub(super) struct Call<'c> {
+pub(crate) struct Call<'c> {
     pub manifest: &'c Manifest,
     pub filter: &'c Filter,
     pub want: Want<'c>,

@@ -243,7 +243,8 @@ impl Config {
         self
     }
 
-    /// Lets memory servers finish operations whose nodes are not cached (DEX §6); [`OffloadPolicy::Never`].
+    /// Lets memory servers finish operations whose nodes are not cached (DEX §6), and search trees of Elf tables
+    /// ([`elf`](crate::elf)); [`OffloadPolicy::Never`].
     /// Offloading saves round trips, so it seldom pays on the fabrics within one host.
     pub fn offload(mut self, policy: OffloadPolicy) -> Self {
         self.offload = policy;
