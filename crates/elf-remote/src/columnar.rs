@@ -17,7 +17,7 @@ use pando_elf::{BLOCK_ROWS, CodeSlice, Filter, Interval, Kernel, NumberSlice, Se
 use pando_fabric::Work;
 
 use crate::error::{Attempt, damaged};
-use crate::fetch::{Access, Fetch, Parts};
+use crate::fetch::{Access, Fetch, ListPart, Parts};
 use crate::offload::Estimate;
 use crate::receiver::Receiver;
 use take::Segment;
@@ -50,7 +50,7 @@ pub(crate) struct Walk {
     /// The next level.
     level: usize,
     /// What may match there, in nonempty ranges.
-    lists: Vec<Range<usize>>,
+    lists: Vec<Below>,
     /// Rows below the entries of `lists`.
     rows: u64,
     /// Entries that were looked at.
@@ -68,6 +68,7 @@ struct Runs {
 }
 
 /// A list of the next level, and the rows below it.
+#[derive(Debug)]
 struct Below {
     list: Range<usize>,
     rows: u64,
@@ -183,7 +184,7 @@ impl Trie {
         &self,
         fetch: &mut Fetch<'_, A>,
         level: usize,
-        lists: &[Range<usize>],
+        lists: &[Below],
         runs: &[Run],
         with_values: bool,
     ) -> Attempt<Parts> {
@@ -191,20 +192,23 @@ impl Trie {
             return Ok(Parts::default());
         }
         let mut wanted = Vec::new();
-        for list in lists {
-            wanted.extend(self.places(level, list, with_values)?);
+        for Below { list, rows } in lists {
+            let part = |bytes| ListPart { bytes, rows: *rows };
+            wanted.extend(self.places(level, list, with_values)?.map(part));
         }
         for run in runs {
-            wanted.extend(self.places(level, &(run.next_entry..run.next_entry), false)?);
+            let part = |bytes| ListPart { bytes, rows: run.rows.len() as u64 };
+            let positions = self.places(level, &(run.next_entry..run.next_entry), false)?;
+            wanted.extend(positions.map(part));
         }
-        fetch.read(wanted).await
+        fetch.read_lists(wanted).await
     }
 
     /// Begins a walk with what is cached.
     pub fn begin(&self, filter: &Filter) -> Attempt<Walk> {
         let root = 0..self.sections.levels[0].entries;
         let (rows, found) = (self.rows, Runs::default());
-        let mut walk = Walk { level: 0, lists: vec![root], rows, entries: 0, found };
+        let mut walk = Walk { level: 0, lists: vec![Below { list: root, rows }], rows, entries: 0, found };
         if filter.depth() == 0 {
             walk.found.runs.push(Run { rows: 0..rows as usize, next_entry: 0 });
             (walk.lists, walk.rows) = (Vec::new(), 0);
@@ -224,18 +228,18 @@ impl Trie {
     fn step(&self, walk: &mut Walk, fetched: &Parts, filter: &Filter) -> Attempt<()> {
         let (level, condition) = (walk.level, filter.level(walk.level));
         self.pass_runs(level, condition.is_some(), fetched, &mut walk.found)?;
-        let (mut below, mut rows) = (Vec::new(), 0);
-        for list in std::mem::take(&mut walk.lists) {
+        let mut below: Vec<Below> = Vec::new();
+        for Below { list, .. } in std::mem::take(&mut walk.lists) {
             let entries = self.entries(level, &list, condition.is_some(), fetched)?;
             walk.entries += list.len() as u64;
             for matching in entries.matching(&list, condition) {
                 let is_last = level + 1 == filter.depth();
                 self.split(&entries, matching, is_last, &mut walk.found.runs, &mut below)?;
             }
-            rows += below.iter().map(|below: &Below| below.rows).sum::<u64>();
-            walk.lists.extend(below.drain(..).map(|below| below.list).filter(|list| !list.is_empty()));
         }
-        (walk.level, walk.rows) = (level + 1, rows);
+        below.retain(|below| !below.list.is_empty());
+        walk.rows = below.iter().map(|below| below.rows).sum();
+        (walk.level, walk.lists) = (level + 1, below);
         Ok(())
     }
 

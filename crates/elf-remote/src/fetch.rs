@@ -13,6 +13,7 @@ use pando_pool::Pool;
 
 use crate::defect::{Defect, defect};
 use crate::error::{Attempt, Retry, damaged};
+use crate::lists::ListCache;
 use crate::manifest::{Manifest, SEAL};
 use crate::options::ReadOptions;
 
@@ -73,7 +74,8 @@ impl Parts {
 
     /// Sorts parts that were not added in order.
     pub fn sort(&mut self) {
-        self.parts.sort_unstable_by_key(|part| part.0);
+        // Of two that begin at one place, the longer one is found.
+        self.parts.sort_unstable_by_key(|(start, bytes)| (*start, bytes.len()));
     }
 
     /// The bytes from byte `at` of the image on, as far as the part with them reaches; none if there is no such
@@ -197,11 +199,52 @@ pub(crate) struct Fetch<'q, A> {
     manifest: &'q Manifest,
     pub options: &'q ReadOptions,
     pub cost: &'q mut Cost,
+    /// Lists that are kept.
+    pub lists: Option<&'q ListCache>,
+}
+
+/// Bytes of a list that a search needs.
+#[derive(Clone, Debug)]
+pub(crate) struct ListPart {
+    pub bytes: Range<u64>,
+    /// Rows below the list.
+    pub rows: u64,
 }
 
 impl<'q, A: Access> Fetch<'q, A> {
     pub fn new(access: A, manifest: &'q Manifest, options: &'q ReadOptions, cost: &'q mut Cost) -> Self {
-        Self { access, manifest, options, cost }
+        Self { access, manifest, options, cost, lists: None }
+    }
+
+    /// Keeps lists in `lists`.
+    pub fn with_lists(mut self, lists: Option<&'q ListCache>) -> Self {
+        self.lists = lists;
+        self
+    }
+
+    /// Gets parts of lists, from the cache as far as they are there, and the others in one round trip.
+    pub async fn read_lists(&mut self, wanted: Vec<ListPart>) -> Attempt<Parts> {
+        let Some(lists) = self.lists else {
+            return self.read(wanted.into_iter().map(|part| part.bytes).collect()).await;
+        };
+        let mut parts = Parts::default();
+        let mut missing = Vec::new();
+        for part in wanted.into_iter().filter(|part| !part.bytes.is_empty()) {
+            match lists.get(&part.bytes) {
+                Some(bytes) => parts.push(part.bytes.start, bytes),
+                None => missing.push(part),
+            }
+        }
+        let words = |part: &ListPart| ListCache::whole_words(&part.bytes);
+        let fetched = self.read(missing.iter().map(words).collect()).await?;
+        for part in missing {
+            let missing = || damaged(part.bytes.start, "a list is missing");
+            let whole = words(&part);
+            lists.offer(whole.start, fetched.get(&whole).ok_or_else(missing)?, part.rows);
+            parts.push(part.bytes.start, fetched.get(&part.bytes).ok_or_else(missing)?.to_vec());
+        }
+        parts.sort();
+        Ok(parts)
     }
 
     /// [`Endpoint::charge`] for whoever searches.

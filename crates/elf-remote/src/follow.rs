@@ -13,7 +13,8 @@ use pando_pool::Pool;
 
 use crate::error::{Attempt, RemoteError, Result, Retry};
 use crate::fetch::{Cost, Fetch, Remote, confirm};
-use crate::manifest::{Kind, Manifest, Root, Stamped};
+use crate::image::Image;
+use crate::manifest::{Kind, Root, Stamped};
 use crate::offload::Offloads;
 use crate::options::ReadOptions;
 
@@ -50,9 +51,10 @@ pub(crate) struct Reads<'q, E> {
 
 impl<'q, E: Endpoint> Reads<'q, E> {
     /// Access to an image. The first READs are accompanied by the one that confirms the version.
-    pub fn fetch<'f>(&'f mut self, manifest: &'f Manifest) -> Fetch<'f, Remote<'f, E>> {
+    pub fn fetch<'f>(&'f mut self, image: &'f Image) -> Fetch<'f, Remote<'f, E>> {
         let access = Remote { ep: self.ep, pool: self.pool, check: &mut self.check };
-        Fetch::new(access, manifest, self.options, &mut self.cost)
+        let fetch = Fetch::new(access, &image.manifest, self.options, &mut self.cost);
+        fetch.with_lists(image.lists.as_ref())
     }
 
     /// Access for each of `count` searches that run at the same time. One of them confirms the version.

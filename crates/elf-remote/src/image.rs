@@ -11,6 +11,7 @@ use crate::columnar::{Trie, Walk};
 use crate::error::{Attempt, RemoteError, Retry, damaged};
 use crate::fetch::{Access, Cost, Fetch, Parts, Remote};
 use crate::linear::{Search, Spans};
+use crate::lists::ListCache;
 use crate::manifest::{Manifest, Stamped};
 use crate::offload::Estimate;
 use crate::options::ReadOptions;
@@ -39,6 +40,8 @@ pub(crate) struct Image {
     levels: Levels,
     /// The memory server that has all of it.
     pub home: Option<MemoryServerId>,
+    /// Lists below the cached levels.
+    pub lists: Option<ListCache>,
 }
 
 /// A search that was begun with what is cached.
@@ -86,7 +89,8 @@ impl Image {
         let mut fetch = Fetch::new(access, &manifest, options, cost);
         let (order, levels) = Self::load_levels(&mut fetch, &manifest).await?;
         let home = manifest.home();
-        Ok(Self { manifest, order, levels, home })
+        let lists = options.list_cache.map(ListCache::new);
+        Ok(Self { manifest, order, levels, home, lists })
     }
 
     async fn load_levels<A: Access>(
@@ -187,7 +191,8 @@ impl Image {
             Levels::Columnar(trie) => (trie.is_cached.iter().filter(|is| **is).count(), trie.cached.bytes()),
             Levels::Linear(spans) => (spans.cached_levels, spans.cached.bytes()),
         };
-        Cached { levels, bytes }
+        let lists = self.lists.as_ref().map_or(0, ListCache::bytes);
+        Cached { levels, bytes: bytes + lists }
     }
 }
 

@@ -13,8 +13,8 @@ use std::ops::Range;
 use pando_elf::linear::{ABSENT, END, MONO_NARROW, MONO_WIDE};
 use pando_elf::{Count, Filter, Interval, Sink};
 use pando_fabric::Work;
-use zerocopy::FromBytes;
 use zerocopy::little_endian::U32;
+use zerocopy::{FromBytes, IntoBytes};
 
 use crate::error::{Attempt, damaged};
 use crate::fetch::{Access, Fetch, PART_BYTES, Parts};
@@ -54,6 +54,13 @@ struct Span {
     asked: u64,
     /// The value that leads here, in the [`Paths`] of the search.
     path: usize,
+}
+
+impl Span {
+    /// Whether it is a list that is READ without its subtrees.
+    fn is_kept(&self) -> bool {
+        !self.is_mono && self.asked < self.end
+    }
 }
 
 /// Values that lead to spans, each with the one above it; nothing if they are not wanted.
@@ -361,9 +368,25 @@ impl Spans {
         }
         let mut missing: Vec<Span> = Vec::new();
         loop {
-            // 1. What was found to be missing.
+            // 1. What was found to be missing, and is not among the lists that are kept.
+            let (mut kept, mut copies) = (Vec::new(), Parts::default());
             for (span, end) in search.missing.drain(..) {
-                missing.push(self.ask(fetch, span, end)?);
+                let asked = self.ask(fetch, span, end)?;
+                let copy =
+                    fetch.lists.filter(|_| asked.is_kept()).and_then(|lists| lists.from(self.byte(span.at)));
+                match copy {
+                    Some(copy) => {
+                        copies.push(self.byte(span.at), copy);
+                        kept.push(asked);
+                    }
+                    None => missing.push(asked),
+                }
+            }
+            if !kept.is_empty() {
+                copies.sort();
+                kept.reverse();
+                fetch.cost.rows_compared += self.look(kept, &copies, filter, (&mut search, out))?;
+                continue;
             }
             if missing.is_empty() {
                 return Ok(());
@@ -380,11 +403,26 @@ impl Spans {
             let mut spans = replace(&mut missing, rest);
             let wanted = spans.iter().map(|span| self.byte(span.at)..self.byte(span.asked));
             let fetched = fetch.read(wanted.collect()).await?;
+            self.offer(fetch, &spans, &fetched);
             spans.reverse();
             // 3. All that can be done with them.
             let compared = self.look(spans, &fetched, filter, (&mut search, out))?;
             fetch.charge(Work::Entries { count: compared as usize });
             fetch.cost.rows_compared += compared;
+        }
+    }
+
+    /// Offers the lists among `spans`, as far as they were READ whole, to those that are kept.
+    fn offer<A>(&self, fetch: &Fetch<'_, A>, spans: &[Span], fetched: &Parts) {
+        let Some(lists) = fetch.lists else { return };
+        for span in spans.iter().filter(|span| span.is_kept()) {
+            let words = self.words(span.at, fetched);
+            let end = words.get(1..1 + self.pointer_words).and_then(|pointer| self.pointer(pointer));
+            let len = end.and_then(|end| end.at.checked_sub(span.at)).unwrap_or(u64::MAX);
+            if let Some(list) = usize::try_from(len).ok().and_then(|len| words.get(..len)) {
+                // Rows below a list take space in proportion to their number.
+                lists.offer(self.byte(span.at), list.as_bytes(), span.end - span.at);
+            }
         }
     }
 

@@ -5,6 +5,7 @@
 
 use pando_fabric::{MemoryServerId, Nanos};
 
+use crate::lists::ListCacheOptions;
 use crate::offload::Offloading;
 
 /// How images are published.
@@ -37,6 +38,8 @@ pub struct ReadOptions {
     pub cache_bytes: u64,
     /// Most levels that are kept, however small they are. Default: all.
     pub cache_levels: usize,
+    /// Lists below these levels that are kept as well, by a policy. Default: none.
+    pub list_cache: Option<ListCacheOptions>,
     /// Gap between two parts up to which one READ gets both. Default: 314, since a message costs as much as that
     /// many bytes.
     pub gap_bytes: u64,
@@ -60,6 +63,7 @@ impl Default for ReadOptions {
         Self {
             cache_bytes: 64 << 20,
             cache_levels: usize::MAX,
+            list_cache: None,
             gap_bytes: 314,
             round_trip_bytes: 22_000,
             batch_bytes: 16 << 20,

@@ -15,6 +15,7 @@ use crate::descriptor::{Descriptor, PartRef, Pieces};
 use crate::error::{Attempt, RemoteError, Retry};
 use crate::follow::{Reads, Version};
 use crate::image::{Cached, Image};
+use crate::lists::ListCacheOptions;
 use crate::manifest::{Kind, Stamped};
 use crate::options::ReadOptions;
 
@@ -106,13 +107,17 @@ impl Run {
         reads: &mut Reads<'_, E>,
         columns: &[Column],
         part: &PartRef,
-        cache_bytes: u64,
+        all_bytes: u64,
     ) -> Attempt<Self> {
         let mut trees = Vec::with_capacity(part.trees.len());
         for tree in &part.trees {
             // Each tree caches its share.
-            let cache_bytes = share(cache_bytes, tree.image_bytes, part.image_bytes());
-            let options = ReadOptions { cache_bytes, ..*reads.options };
+            let part_of = |bytes| share(bytes, tree.image_bytes, all_bytes);
+            let list_cache = reads.options.list_cache;
+            let list_cache =
+                list_cache.map(|lists| ListCacheOptions { bytes: part_of(lists.bytes), ..lists });
+            let cache_bytes = part_of(reads.options.cache_bytes);
+            let options = ReadOptions { cache_bytes, list_cache, ..*reads.options };
             trees.push(Image::load((reads.ep, reads.pool), &tree.image, &options, &mut reads.cost).await?);
         }
         Ok(Self { trees, dictionaries: Mutex::new(Arc::new(Dictionaries::none(columns)?)) })
@@ -187,10 +192,7 @@ impl Version for Table {
             let known = known.and_then(|known| known.parts.iter().find(|part| part.at.is_same_run(at)));
             let run = match known {
                 Some(known) => Arc::clone(&known.run),
-                None => {
-                    let cache_bytes = share(reads.options.cache_bytes, at.image_bytes(), image_bytes);
-                    Arc::new(Run::load(reads, descriptor.spec.schema.columns(), at, cache_bytes).await?)
-                }
+                None => Arc::new(Run::load(reads, descriptor.spec.schema.columns(), at, image_bytes).await?),
             };
             let is_same = |known: &&Part| known.at.deleted == at.deleted || defect(Defect::StaleDeletes);
             let deleted = match known.filter(is_same) {

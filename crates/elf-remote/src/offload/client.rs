@@ -37,7 +37,7 @@ impl Image {
             return Ok(found.count);
         }
         let mut out = Receiver::<Count>::new(None);
-        self.finish(&mut reads.fetch(&self.manifest), filter, begun, &mut out).await?;
+        self.finish(&mut reads.fetch(self), filter, begun, &mut out).await?;
         if let Some(offer) = &offer {
             note(reads, offer, out.found);
         }
@@ -58,7 +58,7 @@ impl Image {
             return Ok(());
         }
         let mut out = Receiver::new(Some(sink));
-        self.finish(&mut reads.fetch(&self.manifest), filter, begun, &mut out).await?;
+        self.finish(&mut reads.fetch(self), filter, begun, &mut out).await?;
         if let Some(offer) = &offer {
             note(reads, offer, out.found);
         }
@@ -88,7 +88,7 @@ impl Image {
         {
             return Ok(FoundRows { ids, codes });
         }
-        let mut fetch = reads.fetch(&self.manifest);
+        let mut fetch = reads.fetch(self);
         self.finish(&mut fetch, filter, begun, &mut Receiver::<Count>::of_rows(&mut rows)).await?;
         let found = self.codes(&mut fetch, rows).await?;
         if let Some(offer) = &offer {

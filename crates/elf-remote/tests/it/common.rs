@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use pando_elf::{BuildOptions, CodeTable, Elf, LayoutKind, Predicate};
-use pando_elf_remote::{MemorySide, Offloading, Publisher, Reader};
+use pando_elf_remote::{ListCacheOptions, ListPolicy, MemorySide, Offloading, Publisher, Reader};
 use pando_fabric::{Endpoint, Fabric, OffloadPolicy};
 use pando_fabric_local::{LocalConfig, LocalEndpoint, LocalFabric};
 use pando_pool::{Pool, PoolOptions};
@@ -25,6 +25,13 @@ pub fn offloading(number: u64) -> Offloading {
     let policies = [OffloadPolicy::Never, OffloadPolicy::Always, OffloadPolicy::CostAware];
     let policy = policies[number as usize % policies.len()];
     Offloading { contrary: 0.3, ..Offloading::with_policy(policy) }
+}
+
+/// A small cache of lists by one of the policies, or none.
+pub fn list_cache(number: u64) -> Option<ListCacheOptions> {
+    use ListPolicy::{Lfu, Lla, Lru, Naive, TwoQueue};
+    let policy = *[Naive, Lru, Lfu, TwoQueue, Lla].get(number as usize % 10)?;
+    Some(ListCacheOptions { policy, bytes: 1_000 })
 }
 
 pub fn build(table: &CodeTable, order: &[usize], layout: LayoutKind, options: &BuildOptions) -> Elf {

@@ -3,7 +3,7 @@
 use crate::common::{build, pool};
 use crate::model::brute_force;
 use pando_elf::{BuildOptions, CodeTable, Interval, LayoutKind, Predicate};
-use pando_elf_remote::{PublishOptions, Publisher, ReadOptions, Reader};
+use pando_elf_remote::{ListCacheOptions, ListPolicy, PublishOptions, Publisher, ReadOptions, Reader};
 use pando_fabric_local::LocalEndpoint;
 use pando_pool::Pool;
 use pando_rt::block_on;
@@ -66,13 +66,17 @@ pub fn lineitem() -> CodeTable {
     CodeTable::new(columns.map(|(salt, values)| column(salt, values)).to_vec()).expect("even columns")
 }
 
+pub fn q6() -> Predicate {
+    Predicate::all()
+        .and(0, [Interval::new(6, 8)])
+        .and(1, [Interval::new(1, 23)])
+        .and(2, [Interval::new(730, 1_094)])
+}
+
 #[test]
 fn a_query_like_q6_takes_three_round_trips() {
     let table = lineitem();
-    let q6 = Predicate::all()
-        .and(0, [Interval::new(6, 8)])
-        .and(1, [Interval::new(1, 23)])
-        .and(2, [Interval::new(730, 1_094)]);
+    let q6 = q6();
     let expected = brute_force(&table, &q6).len() as u64;
     for order in [[0, 1, 2, 3, 4, 5, 6], [4, 3, 0, 1, 2, 5, 6], [2, 0, 1, 3, 4, 5, 6]] {
         let (ep, pool) = published(&table, &order, LayoutKind::Columnar);
@@ -85,5 +89,34 @@ fn a_query_like_q6_takes_three_round_trips() {
         eprintln!("{expected} rows; count {:?}, ids {:?}", count.cost, ids.cost);
         assert!(ids.cost.round_trips <= 3 && count.cost.round_trips <= 2 && ids.cost.checks == 1);
         assert!(ids.cost.bytes_read < 200_000 * 8, "less than the columns");
+    }
+}
+
+#[test]
+fn a_list_that_is_kept_is_not_read_again() {
+    use ListPolicy::{Lfu, Lla, Lru, Naive, TwoQueue};
+    let (table, q6) = (lineitem(), q6());
+    let order = [4, 3, 0, 1, 2, 5, 6];
+    for policy in [Naive, Lru, Lfu, TwoQueue, Lla] {
+        let kept = Some(ListCacheOptions { policy, bytes: 4 << 20 });
+        let options = ReadOptions { cache_levels: 0, list_cache: kept, ..ReadOptions::default() };
+        let (ep, pool) = published(&table, &order, LayoutKind::Columnar);
+        let reader = Reader::new(pool, "elf", options);
+        // 2Q keeps what is read a second time.
+        let [first, _, third] =
+            [0, 1, 2].map(|_| block_on(&ep, reader.count(&ep, &q6)).expect("no error").cost.round_trips);
+        assert!(third + 4 <= first, "{policy:?}: {first} round trips, then {third}");
+        assert!(block_on(&ep, reader.cached(&ep)).expect("no error").value.bytes <= 4 << 20);
+
+        let table = uniform();
+        let exact: Vec<u32> = (0..10).map(|column| table.code(column, 17)).collect();
+        let (ep, pool) = published(&table, &(0..10).collect::<Vec<_>>(), LayoutKind::Linear);
+        let reader = Reader::new(pool, "elf", ReadOptions { cache_levels: 1, ..options });
+        block_on(&ep, reader.cached(&ep)).expect("no error");
+        let trips = [0, 1, 2].map(|_| {
+            let answer = block_on(&ep, reader.ids::<u32, _>(&ep, &Predicate::exact(&exact)));
+            answer.expect("no error").cost.round_trips
+        });
+        assert_eq!((trips[0], trips[2]), (2, 1), "{policy:?}: {trips:?}");
     }
 }

@@ -1,6 +1,6 @@
 //! Queries on the fabric of this process give what brute force gives, whatever is cached and however it is read.
 
-use crate::common::{account, allocated, build, check, offloading, pool};
+use crate::common::{account, allocated, build, check, list_cache, offloading, pool};
 use crate::model::{brute_force, conditions, order, predicate, table};
 use pando_elf::{BuildOptions, CodeTable, Interval, LayoutKind, Predicate, Width};
 use pando_elf_remote::{PublishOptions, Publisher, ReadOptions, Reader, RemoteError};
@@ -24,8 +24,8 @@ fn publish_options() -> impl Strategy<Value = PublishOptions> {
 fn read_options() -> impl Strategy<Value = ReadOptions> {
     let few = || prop_oneof![Just(0), Just(700), Just(1 << 20)];
     let levels = prop_oneof![Just(usize::MAX), 0..4_usize];
-    (few(), levels, few(), few(), few(), 0..3_u64).prop_map(|drawn| {
-        let (cache_bytes, cache_levels, gap_bytes, trip, batch, policy) = drawn;
+    (few(), levels, few(), few(), few(), 0..3_u64, 0..10_u64).prop_map(|drawn| {
+        let (cache_bytes, cache_levels, gap_bytes, trip, batch, policy, lists) = drawn;
         let (round_trip_bytes, batch_bytes) = (trip, batch);
         ReadOptions {
             cache_bytes,
@@ -34,6 +34,7 @@ fn read_options() -> impl Strategy<Value = ReadOptions> {
             round_trip_bytes,
             batch_bytes,
             offloading: offloading(policy),
+            list_cache: list_cache(lists),
             ..ReadOptions::default()
         }
     })

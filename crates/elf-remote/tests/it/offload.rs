@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::common::{build, check};
-use crate::costs::lineitem;
+use crate::costs::{lineitem, q6};
 use crate::model::brute_force;
 use crate::tables::{encoded, spec};
 use pando_elf::{BuildOptions, Interval, LayoutKind, Predicate};
@@ -38,13 +38,6 @@ fn publish(ep: &LocalEndpoint, pool: &Pool, layout: LayoutKind) {
     let home = PublishOptions { home: Some(MemoryServerId(1)), ..PublishOptions::default() };
     let publisher = block_on(ep, Publisher::open(ep, pool.clone(), "elf", home)).expect("opened");
     block_on(ep, publisher.publish(ep, &elf)).expect("room");
-}
-
-fn q6() -> Predicate {
-    Predicate::all()
-        .and(0, [Interval::new(6, 8)])
-        .and(1, [Interval::new(1, 23)])
-        .and(2, [Interval::new(730, 1_094)])
 }
 
 #[test]

@@ -5,7 +5,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use crate::common::offloading;
+use crate::common::{list_cache, offloading};
 use pando_elf_remote::{MemorySide, PublishOptions, ReadOptions};
 use pando_fabric::{MemoryServerId, Nanos, Random};
 use pando_pool::{AttachOptions, Pool, PoolOptions};
@@ -71,6 +71,7 @@ impl Setup {
             round_trip_bytes: self.one_of(&[0, 1_000, 22_000]),
             batch_bytes: self.one_of(&[1, 1 << 20]),
             offloading: offloading(self.one_of(&[0, 1, 2])),
+            list_cache: list_cache(self.one_of(&[0, 1, 2, 3, 4, 9])),
             ..ReadOptions::default()
         }
     }

@@ -81,9 +81,20 @@ impl<P: Policy> Cache<P> {
 
     /// Reads `list`: finds its copy, or copies `original` if the policy admits it. `None` if there is no copy.
     pub fn read(&mut self, list: ListId, original: &impl Original) -> Option<Slot> {
+        self.find(list).or_else(|| self.offer(list, original))
+    }
+
+    /// Finds the copy of a list that is read.
+    pub fn find(&mut self, list: ListId) -> Option<Slot> {
+        let slot = self.table.get(list)?;
+        self.counters.hits += 1;
+        self.policy.hit(slot);
+        Some(slot)
+    }
+
+    /// Copies `original`, which was read and is not cached, if the policy admits it. `None` if there is no copy.
+    pub fn offer(&mut self, list: ListId, original: &impl Original) -> Option<Slot> {
         if let Some(slot) = self.table.get(list) {
-            self.counters.hits += 1;
-            self.policy.hit(slot);
             return Some(slot);
         }
         self.counters.misses += 1;

@@ -66,7 +66,8 @@ type Cached = (u64, ListId, Slot);
 /// Evicts the lightest list for a heavier one.
 #[derive(Clone, Debug)]
 pub struct Lla {
-    weights: Arc<Weights>,
+    /// `None` if the rows of every list are counted.
+    weights: Option<Arc<Weights>>,
     lightest: BinaryHeap<Reverse<Cached>>,
     /// Lists that were evicted for the newcomer in question.
     evicted: Vec<Cached>,
@@ -75,7 +76,16 @@ pub struct Lla {
 impl Lla {
     /// A policy for caches of the image that `weights` belong to.
     pub fn new(weights: Arc<Weights>) -> Self {
-        Self { weights, lightest: BinaryHeap::new(), evicted: Vec::new() }
+        Self { weights: Some(weights), ..Self::counting() }
+    }
+
+    /// A policy that asks for the rows of each newcomer, where these are known.
+    pub fn counting() -> Self {
+        Self { weights: None, lightest: BinaryHeap::new(), evicted: Vec::new() }
+    }
+
+    fn weight(&self, newcomer: &Newcomer<'_>) -> u64 {
+        self.weights.as_ref().map_or_else(|| (newcomer.count_rows)(), |weights| weights.of(newcomer))
     }
 }
 
@@ -85,8 +95,8 @@ impl Policy for Lla {
     fn evict(&mut self, newcomer: &Newcomer<'_>) -> Option<Slot> {
         let &Reverse((lightest, ..)) = self.lightest.peek()?;
         // A light newcomer need not be counted if the cache holds heavy lists only.
-        let is_heavy = self.weights.heavy(newcomer.list).is_some();
-        if (!is_heavy && lightest >= Weights::FLOOR) || self.weights.of(newcomer) <= lightest {
+        let is_light = self.weights.as_ref().is_some_and(|weights| weights.heavy(newcomer.list).is_none());
+        if (is_light && lightest >= Weights::FLOOR) || self.weight(newcomer) <= lightest {
             return None;
         }
         let Reverse(cached) = self.lightest.pop()?;
@@ -96,7 +106,7 @@ impl Policy for Lla {
 
     fn insert(&mut self, slot: Slot, newcomer: &Newcomer<'_>) {
         self.evicted.clear();
-        self.lightest.push(Reverse((self.weights.of(newcomer), newcomer.list, slot)));
+        self.lightest.push(Reverse((self.weight(newcomer), newcomer.list, slot)));
     }
 
     fn restore(&mut self, slot: Slot) {
