@@ -16,9 +16,9 @@ use std::ops::Range;
 use pando_elf::{BLOCK_ROWS, CodeSlice, Filter, Interval, Kernel, NumberSlice, Sections, Sink};
 use pando_fabric::Work;
 
+use crate::costs::Estimate;
 use crate::error::{Attempt, damaged};
 use crate::fetch::{Access, Fetch, ListPart, Parts};
-use crate::offload::Estimate;
 use crate::receiver::Receiver;
 use take::Segment;
 

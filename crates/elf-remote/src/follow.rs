@@ -11,11 +11,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 use pando_fabric::{Endpoint, Nanos};
 use pando_pool::Pool;
 
+use crate::costs::Offloads;
 use crate::error::{Attempt, RemoteError, Result, Retry};
 use crate::fetch::{Cost, Fetch, Remote, confirm};
 use crate::image::Image;
 use crate::manifest::{Kind, Root, Stamped};
-use crate::offload::Offloads;
 use crate::options::ReadOptions;
 
 /// Times that a piece may be wrong before the version counts as damaged.

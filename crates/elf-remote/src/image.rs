@@ -8,12 +8,12 @@ use pando_fabric::{Endpoint, MemoryServerId};
 use pando_pool::{Pool, PoolError};
 
 use crate::columnar::{Trie, Walk};
+use crate::costs::Estimate;
 use crate::error::{Attempt, RemoteError, Retry, damaged};
 use crate::fetch::{Access, Cost, Fetch, Parts, Remote};
 use crate::linear::{Search, Spans};
 use crate::lists::ListCache;
 use crate::manifest::{Manifest, Stamped};
-use crate::offload::Estimate;
 use crate::options::ReadOptions;
 use crate::receiver::{FoundRows, Receiver, Rows};
 

@@ -31,6 +31,7 @@
 #![forbid(unsafe_code)]
 
 mod columnar;
+mod costs;
 pub mod defect;
 mod descriptor;
 mod error;
@@ -54,6 +55,7 @@ mod table_reader;
 mod table_writer;
 mod write;
 
+pub use costs::Offloading;
 pub use descriptor::TableSpec;
 pub use error::{RemoteError, Result};
 pub use fetch::Cost;
@@ -61,7 +63,7 @@ pub use follow::Answer;
 pub use image::Cached;
 pub use lists::{ListCacheOptions, ListPolicy};
 pub use manifest::SYSTEM;
-pub use offload::{MemorySide, Offloading};
+pub use offload::MemorySide;
 pub use options::{PublishOptions, ReadOptions, TableOptions};
 pub use publish::{Published, Publisher};
 pub use reader::Reader;

@@ -16,9 +16,9 @@ use pando_fabric::Work;
 use zerocopy::little_endian::U32;
 use zerocopy::{FromBytes, IntoBytes};
 
+use crate::costs::Estimate;
 use crate::error::{Attempt, damaged};
 use crate::fetch::{Access, Fetch, PART_BYTES, Parts};
-use crate::offload::Estimate;
 use crate::receiver::Receiver;
 
 const WORD_BYTES: u64 = 4;

@@ -5,8 +5,8 @@
 
 use pando_fabric::{MemoryServerId, Nanos};
 
+use crate::costs::Offloading;
 use crate::lists::ListCacheOptions;
-use crate::offload::Offloading;
 
 /// How images are published.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

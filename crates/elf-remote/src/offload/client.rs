@@ -3,9 +3,9 @@
 use pando_elf::{Count, Filter, Ids, Kernel, Sink};
 use pando_fabric::{Endpoint, FabricError, MemoryServerId, Nanos, Request, join_all};
 
-use super::costs::Way;
 use super::wire::Call;
-use super::{Estimate, Found, Want};
+use super::{Found, Want};
+use crate::costs::{Estimate, Way};
 use crate::defect::{Defect, defect};
 use crate::error::{Attempt, RemoteError, Retry};
 use crate::fetch::confirm;

@@ -1,18 +1,15 @@
 //! Offloading: the memory server that has all of an image searches it.
 //!
-//! A search is begun with what a reader has cached, which tells how much the rest would READ ([`Estimate`]). If a
-//! call is expected to take less time ([`Offloads`]), the memory server runs the same search on its own memory
+//! A search is begun with what a reader has cached, which tells how much the rest would READ ([`crate::costs`]). If a
+//! call is expected to take less time, the memory server runs the same search on its own memory
 //! ([`MemorySide`]) and returns what was asked for: a number, row ids, or rows with codes. It verifies each piece
 //! that it looks at, so an image that was replaced meanwhile is found out as by a READ. It may refuse any call;
 //! the reader then goes on by READs. The version of the catalog is confirmed as by a query without calls.
 
 mod client;
-mod costs;
 mod server;
 mod wire;
 
-pub use costs::Offloading;
-pub(crate) use costs::{Estimate, Offloads};
 pub use server::MemorySide;
 
 #[cfg(fuzzing)]
