@@ -1,4 +1,7 @@
 //! The reader's half: searches of an image by READs or by a call, whichever is expected to take less time.
+//!
+//! What is wanted, a number, ids or rows, has a function each. All of them begin with what is cached, offer the rest to
+//! the memory server that has the image, and go on by READs if there is none, or if it refuses.
 
 use pando_elf::{Count, Filter, Ids, Kernel, Sink};
 use pando_fabric::{Endpoint, FabricError, MemoryServerId, Nanos, Request, join_all};
