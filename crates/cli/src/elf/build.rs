@@ -41,6 +41,7 @@ pub fn run(args: &BuildArgs) -> Result<(), Failure> {
         check_name(cluster, name, args.replace)
     })?;
     let options = match args.trees {
+        Some(0) => return Err(Failure::bad_input("--trees is a number of trees, at least 1")),
         Some(trees) => options.trees(trees),
         None => options.trees_up_to(servers),
     };
