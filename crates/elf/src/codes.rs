@@ -3,6 +3,7 @@
 //! [`CodeSlice`] holds the codes of one column in 1, 2 or 4 bytes each, [`NumberSlice`] row ids and positions
 //! in 4 or 8 bytes each. Both are opened in one place from bytes whose length was verified.
 
+use std::hint::select_unpredictable;
 use std::ops::Range;
 
 use zerocopy::little_endian::{U16, U32, U64};
@@ -135,6 +136,11 @@ impl<'a> CodeSlice<'a> {
         (0..self.len()).map(move |i| self.get(i))
     }
 
+    /// The largest code, 0 if there are none.
+    pub(crate) fn largest(self) -> u32 {
+        typed!(self, codes => codes.iter().map(|code| Code::get(*code)).max().unwrap_or(0))
+    }
+
     /// The codes in `range`.
     #[inline]
     pub fn slice(self, range: Range<usize>) -> Self {
@@ -149,6 +155,13 @@ impl<'a> CodeSlice<'a> {
     #[inline]
     pub fn lower_bound(self, range: Range<usize>, code: u32) -> usize {
         range.start + typed!(self, codes => rank(&codes[range], code, |stored| stored < code))
+    }
+
+    /// Positions in the sorted codes of `range` with the given code.
+    #[inline]
+    pub(crate) fn equal_range(self, range: Range<usize>, code: u32) -> Range<usize> {
+        let equal = typed!(self, codes => equal_range(&codes[range.clone()], code));
+        range.start + equal.start..range.start + equal.end
     }
 
     /// Position within the sorted codes of `range` near which a search for `code` starts.
@@ -172,33 +185,49 @@ const FIRST_STRIDE: usize = 16;
 /// Place of `code` if the codes, of which there are some, are evenly spaced.
 #[inline]
 fn guess<C: Code>(codes: &[C], code: u32) -> usize {
-    let (first, last) = (codes[0].get(), codes[codes.len() - 1].get());
+    place_between(codes[0].get(), codes[codes.len() - 1].get(), codes.len(), code)
+}
+
+/// Place of `code` among `len` codes from `first` to `last` if they are evenly spaced.
+#[inline]
+fn place_between(first: u32, last: u32, len: usize, code: u32) -> usize {
     let width = u64::from(last.saturating_sub(first)).max(1);
     let distance = u64::from(code.clamp(first, last.max(first)) - first);
-    (distance * (codes.len() as u64 - 1) / width) as usize
+    (distance * (len as u64 - 1) / width) as usize
 }
 
 /// Number of leading codes for which `counts` holds, which are those below or up to `code`; the codes ascend.
+#[inline]
+fn rank<C: Code>(codes: &[C], code: u32, counts: impl Fn(u32) -> bool) -> usize {
+    rank_by(codes.len(), code, |i| codes[i].get(), counts)
+}
+
+/// Does what `rank` does for `len` codes, of which `at` gives each.
 ///
 /// Codes of a dictionary are dense and lists of many values have small gaps, so that the place of a code is
 /// nearly proportional to it. A search from there touches few cache lines; it widens by doubling.
 #[inline]
-fn rank<C: Code>(codes: &[C], code: u32, counts: impl Fn(u32) -> bool) -> usize {
-    let counts_at = |i: usize| counts(codes[i].get());
-    if codes.len() < GUESSED_LEN {
-        return codes.partition_point(|stored| counts(stored.get()));
+pub(crate) fn rank_by(
+    len: usize,
+    code: u32,
+    at: impl Fn(usize) -> u32,
+    counts: impl Fn(u32) -> bool,
+) -> usize {
+    let counts_at = |i: usize| counts(at(i));
+    if len < GUESSED_LEN {
+        return partition_point(0..len, counts_at);
     }
-    let (first, last) = (codes[0].get(), codes[codes.len() - 1].get());
+    let (first, last) = (at(0), at(len - 1));
     if !counts(first) {
         return 0;
     }
     if counts(last) {
-        return codes.len();
+        return len;
     }
     // Codes before `low` count, and the one at `high` does not.
-    let (mut low, mut high) = (1, codes.len() - 1);
+    let (mut low, mut high) = (1, len - 1);
     let mut stride = FIRST_STRIDE;
-    let mut at = guess(codes, code).clamp(low, high);
+    let mut at = place_between(first, last, len, code).clamp(low, high);
     if counts_at(at) {
         while at < high && counts_at(at) {
             (low, at, stride) = (at + 1, (at + stride).min(high), stride * 2);
@@ -210,7 +239,40 @@ fn rank<C: Code>(codes: &[C], code: u32, counts: impl Fn(u32) -> bool) -> usize 
         }
         low = at;
     }
-    low + codes[low..high].partition_point(|stored| counts(stored.get()))
+    partition_point(low..high, counts_at)
+}
+
+/// First number of `range` for which `counts` does not hold, or its end. It holds for none behind that.
+#[inline]
+fn partition_point(range: Range<usize>, counts: impl Fn(usize) -> bool) -> usize {
+    let (mut low, mut len) = (range.start, range.len());
+    if len == 0 {
+        return low;
+    }
+    while len > 1 {
+        // No branch, since half of them would be foreseen wrongly.
+        low = select_unpredictable(counts(low + len / 2), low + len / 2, low);
+        len -= len / 2;
+    }
+    low + usize::from(counts(low))
+}
+
+/// Equal codes that are passed one by one: mostly there are few.
+const FEW_EQUAL: usize = 8;
+
+/// Places of the codes that are `code`; the codes ascend.
+#[inline]
+fn equal_range<C: Code>(codes: &[C], code: u32) -> Range<usize> {
+    let is_equal = |stored: &C| stored.get() == code;
+    let first = match codes {
+        // The processor foresees this branch, and need not wait for the code.
+        [only] => usize::from(!is_equal(only)),
+        _ => rank(codes, code, |stored| stored < code),
+    };
+    let rest = &codes[first..];
+    let few = rest.iter().take(FEW_EQUAL).take_while(|stored| is_equal(stored)).count();
+    let equal = if few < FEW_EQUAL { few } else { few + rest[few..].partition_point(is_equal) };
+    first..first + equal
 }
 
 /// Row ids or positions, all in the same number of bytes.
@@ -306,6 +368,8 @@ mod tests {
                     let up_to = within.iter().filter(|&&other| u32::from(other) <= code).count();
                     assert_eq!(codes.lower_bound(range.clone(), code), range.start + below);
                     assert_eq!(codes.upper_bound(range.clone(), code), range.start + up_to);
+                    let equal = codes.equal_range(range.clone(), code);
+                    assert_eq!(equal, range.start + below..range.start + up_to);
                 }
             }
         }

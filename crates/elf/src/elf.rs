@@ -12,11 +12,14 @@ use crate::kernel::Kernel;
 use crate::layout::{Columnar, ElfLayout, Header, LayoutKind, Linear};
 use crate::parallel::ParallelSink;
 use crate::predicate::{Filter, Predicate};
-use crate::search::exact;
+use crate::search::{exact, exact_many};
 use crate::selection::{Bitmap, Ids, RowId, sort_ids};
 use crate::sink::{Count, Sink};
 use crate::sort::Sorted;
 use crate::table::CodeTable;
+
+/// Columns up to which an exact match needs no allocation.
+const FEW_COLUMNS: usize = 32;
 
 #[derive(Clone, Debug)]
 pub(crate) enum Image<B> {
@@ -210,14 +213,60 @@ impl<B: AsRef<[u8]>> Elf<B> {
     /// Appends the ids of the rows with the given codes, one per column of the table. Fails if there are more or
     /// fewer, or if `T` cannot hold the ids.
     pub fn exact_into<T: RowId>(&self, codes: &[u32], out: &mut Vec<T>) -> Result<()> {
-        let columns = self.order().len();
-        if codes.len() != columns {
-            return Err(Error::WrongArity { values: codes.len(), columns });
-        }
+        self.check_arity(codes.len())?;
         let mut ids = self.ids(out)?;
-        let codes: Vec<u32> = self.order().iter().map(|&column| codes[column]).collect();
-        with_layout!(&self.image, layout => exact(layout, &codes, &mut ids));
+        let order = self.order();
+        let (mut few, mut many) = ([0; FEW_COLUMNS], Vec::new());
+        let by_level = match few.get_mut(..order.len()) {
+            Some(few) => few,
+            None => {
+                many.resize(order.len(), 0);
+                &mut many[..]
+            }
+        };
+        by_level.iter_mut().zip(order).for_each(|(code, &column)| *code = codes[column]);
+        with_layout!(&self.image, layout => exact(layout, by_level, &mut ids));
         Ok(())
+    }
+
+    /// Does what [`exact_into`](Self::exact_into) does for each of `queries`, and appends the length that `out` has
+    /// after each query to `ends`. Many exact matches take much less time together than one by one, since they do not
+    /// wait for memory one after the other. Fails if a query has too many or too few codes, or if `T` cannot hold the
+    /// ids; then nothing is appended.
+    ///
+    /// ```
+    /// use pando_elf::{BuildOptions, CodeTable, Elf, LayoutKind};
+    /// let table = CodeTable::new(vec![vec![3, 1, 3], vec![7, 9, 7]])?;
+    /// let elf = Elf::build(&table, &[0, 1], LayoutKind::Columnar, &BuildOptions::default())?;
+    /// let (mut ids, mut ends) = (Vec::<u32>::new(), Vec::new());
+    /// elf.exact_many_into([[3, 7], [1, 7], [1, 9]], &mut ids, &mut ends)?;
+    /// assert_eq!((ids, ends), (vec![0, 2, 1], vec![2, 2, 3]));
+    /// # Ok::<(), pando_elf::Error>(())
+    /// ```
+    pub fn exact_many_into<T: RowId>(
+        &self,
+        queries: impl IntoIterator<Item = impl AsRef<[u32]>>,
+        out: &mut Vec<T>,
+        ends: &mut Vec<usize>,
+    ) -> Result<()> {
+        let order = self.order();
+        let mut by_level = Vec::new();
+        for query in queries {
+            let codes = query.as_ref();
+            self.check_arity(codes.len())?;
+            by_level.extend(order.iter().map(|&column| codes[column]));
+        }
+        let before = out.len();
+        let mut ids = self.ids(out)?;
+        let queries = by_level.chunks_exact(order.len());
+        let end = |ids: &mut Ids<'_, T>| ends.push(before + ids.found() as usize);
+        with_layout!(&self.image, layout => exact_many(layout, queries, &mut ids, end));
+        Ok(())
+    }
+
+    fn check_arity(&self, values: usize) -> Result<()> {
+        let columns = self.order().len();
+        if values == columns { Ok(()) } else { Err(Error::WrongArity { values, columns }) }
     }
 
     fn ids<'a, T: RowId>(&self, out: &'a mut Vec<T>) -> Result<Ids<'a, T>> {

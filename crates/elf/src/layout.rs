@@ -102,6 +102,19 @@ pub trait ElfLayout {
     /// The entry with the value `code` of the list of `cursor`, which has not moved yet.
     fn find(&self, cursor: &Self::Cursor, code: u32) -> Option<Found<Self::Cursor, Self::Leaf>>;
 
+    /// Asks for the memory that [`find`](Self::find) will read, without waiting for it.
+    fn fetch_list(&self, _cursor: &Self::Cursor, _code: u32) {}
+
+    /// Asks for the memory that [`narrow`](Self::narrow) and [`take_equal`](Self::take_equal) will read, without waiting
+    /// for it.
+    fn fetch_equal(&self, _leaf: Self::Leaf, _codes: &[u32]) {}
+
+    /// Narrows `leaf` to a part with all rows whose remaining levels have the values in `codes`, and asks for the
+    /// memory that [`take_equal`](Self::take_equal) will read for it. `None` if there are no such rows.
+    fn narrow(&self, leaf: Self::Leaf, _codes: &[u32]) -> Option<Self::Leaf> {
+        Some(leaf)
+    }
+
     /// Whether [`take`](Self::take) compares the rows of `leaf`.
     fn is_compared(&self, leaf: Self::Leaf, filter: &Filter) -> bool;
 

@@ -64,7 +64,7 @@ pub use order::{Advice, by_cardinality, cardinality, for_workload};
 pub use predicate::{Filter, Interval, Predicate};
 pub use scan::scan;
 pub use schema::{Column, ColumnType, Schema, Value};
-pub use search::{Walk, exact, range};
+pub use search::{Walk, exact, exact_many, range};
 pub use selection::{Bitmap, Ids, RowId};
 pub use sink::{Count, Sink, bits};
 pub use sql::{SqlOptions, parse_condition};

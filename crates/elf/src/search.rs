@@ -8,6 +8,6 @@ mod exact;
 mod range;
 
 pub(crate) use divided::Rest;
-pub use exact::exact;
+pub use exact::{exact, exact_many};
 pub(crate) use range::Path;
 pub use range::{Walk, range};

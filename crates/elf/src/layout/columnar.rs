@@ -15,6 +15,8 @@
 //! deeper levels are *strips*, parts of those levels' strip codes. Every row is thus either below an entry of a
 //! level or in its strip codes. Neighbouring buckets of a list are one piece of every strip (a *run*).
 
+mod exact;
+
 use std::ops::Range;
 
 use zerocopy::little_endian::{U32, U64};
@@ -233,10 +235,18 @@ pub struct Columnar<B> {
     header: Header,
     order: Vec<usize>,
     sections: Sections,
-    /// Number of lists below the entries of each level.
-    lists: Vec<usize>,
+    facts: Vec<LevelFacts>,
     id_bound: u64,
     kernel: Kernel,
+}
+
+/// What is known of a level without being written in the image.
+#[derive(Clone, Copy, Debug)]
+struct LevelFacts {
+    /// Lists below its entries.
+    lists: usize,
+    /// Largest code of its entries and strips.
+    largest: u32,
 }
 
 /// The matching entries of a list that were not passed yet.
@@ -338,7 +348,7 @@ impl<B: AsRef<[u8]>> Columnar<B> {
         let (sections, order) = Sections::of_head(bytes.as_ref(), &header)?;
         let mut columnar = Self::new(bytes, header, order, sections);
         columnar.id_bound = verify(&columnar, columnar.header.rows, columnar.header.columns)?;
-        columnar.count_lists();
+        columnar.learn_facts();
         Ok(columnar)
     }
 
@@ -351,20 +361,23 @@ impl<B: AsRef<[u8]>> Columnar<B> {
         id_bound: u64,
     ) -> Self {
         let mut columnar = Self { id_bound, ..Self::new(bytes, header, order, sections) };
-        columnar.count_lists();
+        columnar.learn_facts();
         columnar
     }
 
     fn new(bytes: B, header: Header, order: Vec<usize>, sections: Sections) -> Self {
-        Self { bytes, header, order, sections, lists: Vec::new(), id_bound: 0, kernel: Kernel::detect() }
+        Self { bytes, header, order, sections, facts: Vec::new(), id_bound: 0, kernel: Kernel::detect() }
     }
 
-    fn count_lists(&mut self) {
-        let lists = |number| {
+    fn learn_facts(&mut self) {
+        let facts = |number| {
             let level = self.level(number);
-            (0..level.entries()).filter(|&i| !level.is_bucket(i)).count()
+            LevelFacts {
+                lists: (0..level.entries()).filter(|&i| !level.is_bucket(i)).count(),
+                largest: level.values.largest().max(level.codes.largest()),
+            }
         };
-        self.lists = (0..self.order.len()).map(lists).collect();
+        self.facts = (0..self.order.len()).map(facts).collect();
     }
 
     /// Compares with `kernel` from now on.
@@ -514,19 +527,6 @@ impl<B: AsRef<[u8]>> Columnar<B> {
         })
     }
 
-    /// Fetches the middle of each strip of `run` above level `end`, so that searching them does not wait for one after
-    /// the other.
-    fn prefetch_strips(&self, run: Run, end: usize) {
-        let mut at = run.next_entry;
-        let middle = run.first + (run.end - run.first) / 2;
-        for number in run.level..end {
-            let sections = &self.sections.levels[number];
-            let row = middle - self.covered_before(number, at);
-            prefetch(self.bytes.as_ref(), sections.codes.start + row * sections.code_bytes);
-            at = self.child(number, at);
-        }
-    }
-
     /// Passes the rows of a short run one by one.
     fn take_short<S: Sink>(&self, run: Run, filter: &Filter, sink: &mut S) -> Compared {
         let rows = run.end - run.first;
@@ -626,10 +626,22 @@ impl<B: AsRef<[u8]>> ElfLayout for Columnar<B> {
         if at == cursor.list.end || level.values.get(at) != code {
             return None;
         }
-        if level.is_bucket(at) {
+        if self.is_bucket(cursor.level, &level, at) {
             return Some(Found::Leaf(self.run(cursor.level, &level, at..at + 1)));
         }
         Some(Found::List(self.list(cursor.level + 1, level.child(at)..level.child(at + 1))))
+    }
+
+    fn fetch_list(&self, cursor: &ColumnarCursor, code: u32) {
+        self.fetch_entry(cursor, code);
+    }
+
+    fn fetch_equal(&self, run: Run, codes: &[u32]) {
+        self.fetch_bucket(run, codes);
+    }
+
+    fn narrow(&self, run: Run, codes: &[u32]) -> Option<Run> {
+        self.narrow_to_few(run, codes)
     }
 
     fn is_compared(&self, run: Run, filter: &Filter) -> bool {
@@ -711,7 +723,7 @@ impl<B: AsRef<[u8]>> ElfLayout for Columnar<B> {
         for number in leading..next {
             // The lists are as frequent as on the whole level: counting them would take a visit.
             let entries = self.sections.levels[number].entries.max(1) as u64;
-            let lists = self.lists[number] as u64 * region.entries[number] / entries;
+            let lists = self.facts[number].lists as u64 * region.entries[number] / entries;
             // One step down, and one that finds the end of the list.
             least.steps += 2 * lists;
         }
@@ -736,30 +748,12 @@ impl<B: AsRef<[u8]>> ElfLayout for Columnar<B> {
         done
     }
 
-    fn take_equal<S: Sink>(&self, run: Run, codes: &[u32], sink: &mut S) {
-        self.prefetch_strips(run, codes.len());
-        // The rows of one bucket are sorted: each level narrows them to one piece.
-        let (mut first, mut end) = (0, run.end - run.first);
-        let mut at = run.next_entry;
-        for (number, &code) in codes.iter().enumerate().skip(run.level) {
-            let covered = self.covered_before(number, at);
-            let strip = self.strip_codes(number);
-            let rows = run.first - covered + first..run.first - covered + end;
-            if rows.len() == 1 {
-                // A chain of searches would wait for each column's memory before it asks for the next.
-                if strip.get(rows.start) != code {
-                    return;
-                }
-            } else {
-                let low = strip.lower_bound(rows.clone(), code);
-                let high = strip.upper_bound(low..rows.end, code);
-                (first, end) = (low + covered - run.first, high + covered - run.first);
-                if low == high {
-                    return;
-                }
+    fn take_equal<S: Sink>(&self, mut run: Run, codes: &[u32], sink: &mut S) {
+        while run.level < codes.len() {
+            if !self.narrow_by(&mut run, codes) {
+                return;
             }
-            at = self.child(number, at);
         }
-        sink.span(self.tids().slice(run.first + first..run.first + end));
+        sink.span(self.tids().slice(run.first..run.end));
     }
 }

@@ -24,9 +24,10 @@ use zerocopy::little_endian::U32;
 
 use super::header::{self, Header, LayoutKind, WORD_BYTES};
 use super::{ElfLayout, Found, Step};
+use crate::codes::rank_by;
 use crate::defect::{Defect, defect};
 use crate::error::{Error, Result};
-use crate::kernel::Compared;
+use crate::kernel::{Compared, prefetch};
 use crate::predicate::{Filter, Interval};
 use crate::sink::Sink;
 
@@ -42,6 +43,14 @@ pub const MONO_NARROW: u32 = 1 << 31;
 pub const MONO_WIDE: u64 = 1 << 63;
 /// Pointer of values that do not occur; each of its words.
 pub const ABSENT: u32 = u32::MAX;
+
+const LINE_BYTES: usize = 64;
+/// Most cache lines of a list or MonoList that are fetched before they are read. The processor foresees the others.
+const FETCHED_LINES: usize = 8;
+const FETCHED_WORDS: usize = FETCHED_LINES * LINE_BYTES / WORD_BYTES;
+
+/// Entries of a list that an exact match reads one after the other, as published. It searches the rest of a longer one.
+const READ_ENTRIES: usize = 128;
 
 /// An Elf in the published layout over the image of `A`, which must not change: bytes, or a store that reads some
 /// lists elsewhere.
@@ -258,6 +267,7 @@ impl<A: Access> Linear<A> {
             self.access.touched_list(cursor.place, at..at + pointer_words);
             return decode(&words[at..], pointer_words);
         }
+        let entry_words = 1 + pointer_words;
         let mut at = 0;
         let found = loop {
             let word = words[at].get();
@@ -265,10 +275,39 @@ impl<A: Access> Linear<A> {
             if value >= code || word & END != 0 {
                 break value == code;
             }
-            at += 1 + pointer_words;
+            at += entry_words;
+            if A::IS_IN_PLACE && at == READ_ENTRIES * entry_words {
+                let (entry, found) = self.find_further(words, cursor.at, code);
+                at = entry * entry_words;
+                break found;
+            }
         };
-        self.access.touched_list(cursor.place, cursor.at..cursor.at + at + 1 + pointer_words);
+        self.access.touched_list(cursor.place, cursor.at..cursor.at + at + entry_words);
         found.then(|| decode(&words[at + 1..], pointer_words)).flatten()
+    }
+
+    /// Searches the list at word `at` of the image, which `words` begin with, behind the entries that were read. Returns
+    /// the first entry whose value is not below `code`, or the last one, and whether its value is `code`.
+    #[cold]
+    fn find_further(&self, words: &[U32], at: usize, code: u32) -> (usize, bool) {
+        let (pointer_words, entry_words) = (self.pointer_words(), 1 + self.pointer_words());
+        // The list ends where the subtree of its first entry begins.
+        let below = decode(&words[1..], pointer_words).map_or(at, |pointer| pointer.at);
+        let entries = (below - at) / entry_words;
+        let value = |i: usize| words[i * entry_words].get() & !END;
+        let rest = entries.saturating_sub(READ_ENTRIES);
+        let before = rank_by(rest, code, |i| value(READ_ENTRIES + i), |value| value < code);
+        let entry = (READ_ENTRIES + before).min(entries - 1);
+        (entry, value(entry) == code)
+    }
+
+    /// Fetches the cache lines with the given words of the array, but not more than a few.
+    #[inline]
+    fn fetch_words(&self, words: Range<usize>) {
+        let at = |word: usize| self.array.start + word * WORD_BYTES;
+        for at in (at(words.start)..at(words.end) + LINE_BYTES - 1).step_by(LINE_BYTES).take(FETCHED_LINES) {
+            prefetch(self.access.image(), at);
+        }
     }
 
     /// Gives `sink` the run of row ids that starts at word `at`.
@@ -333,6 +372,26 @@ impl<A: Access> ElfLayout for Linear<A> {
 
     fn find(&self, cursor: &Self::Cursor, code: u32) -> Option<Found<Self::Cursor, MonoList>> {
         Some(self.follow(self.find_pointer(cursor, code)?, cursor.level + 1))
+    }
+
+    fn fetch_list(&self, cursor: &Self::Cursor, code: u32) {
+        if !A::IS_IN_PLACE {
+            return;
+        }
+        let (code, pointer_words) = (code as usize, self.pointer_words());
+        if cursor.level == 0 {
+            let word = code.min(self.first_list()) * pointer_words;
+            return self.fetch_words(word..word + 1);
+        }
+        // Values differ, so that there are at most `code` entries before the one with that value.
+        let words = code.saturating_add(1).saturating_mul(1 + pointer_words).min(FETCHED_WORDS);
+        self.fetch_words(cursor.at..cursor.at + words);
+    }
+
+    fn fetch_equal(&self, leaf: MonoList, codes: &[u32]) {
+        if A::IS_IN_PLACE {
+            self.fetch_words(leaf.at..leaf.at + codes.len() - leaf.level + 1);
+        }
     }
 
     fn is_compared(&self, leaf: MonoList, filter: &Filter) -> bool {

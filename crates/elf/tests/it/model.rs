@@ -1,6 +1,8 @@
 //! Tables and predicates for property tests, and the answer by brute force.
 
-use pando_elf::{CodeTable, ElfLayout, Filter, Interval, NumberSlice, Predicate, Sink, bits, exact, range};
+use pando_elf::{
+    CodeTable, ElfLayout, Filter, Interval, NumberSlice, Predicate, Sink, bits, exact, exact_many, range,
+};
 use proptest::prelude::*;
 
 /// Collects row ids in the order in which they come.
@@ -159,4 +161,14 @@ pub fn search_exact(layout: &impl ElfLayout, codes: &[u32]) -> Vec<u64> {
     let mut found = Collect::default();
     exact(layout, &codes, &mut found);
     found.0
+}
+
+/// Results of exact matches for the codes of many rows at once, given by column.
+pub fn search_exact_many(layout: &impl ElfLayout, queries: &[Vec<u32>]) -> Vec<Vec<u64>> {
+    let by_level = |codes: &Vec<u32>| layout.order().iter().map(|&column| codes[column]).collect();
+    let by_level: Vec<Vec<u32>> = queries.iter().map(by_level).collect();
+    let (mut found, mut results) = (Collect::default(), Vec::new());
+    let queries = by_level.iter().map(Vec::as_slice);
+    exact_many(layout, queries, &mut found, |found| results.push(std::mem::take(&mut found.0)));
+    results
 }

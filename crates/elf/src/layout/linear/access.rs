@@ -2,7 +2,8 @@
 //!
 //! A search enters a list when it follows a pointer to it, then reads its words, in several parts if it goes down
 //! between them. MonoLists are read from the image. Plain bytes are the simple case: every list is read where
-//! it stands, and nothing of this remains in the compiled search.
+//! it stands, and nothing of this remains in the compiled search. Only there does an exact match look for its value
+//! in the middle of a list; the stores reproduce the published search, which reads a list from its beginning.
 
 use std::fmt::Debug;
 use std::ops::{Deref, Range};
@@ -19,6 +20,9 @@ pub trait Access {
     type Words<'a>: Deref<Target = [U32]>
     where
         Self: 'a;
+
+    /// Whether all lists are read where they stand in the image.
+    const IS_IN_PLACE: bool = false;
 
     /// The whole image.
     fn image(&self) -> &[u8];
@@ -45,6 +49,8 @@ impl<B: AsRef<[u8]>> Access for B {
         = &'a [U32]
     where
         Self: 'a;
+
+    const IS_IN_PLACE: bool = true;
 
     #[inline]
     fn image(&self) -> &[u8] {
