@@ -1,7 +1,7 @@
 //! Bulk build of an Elf: one lexicographic sort and one top-down pass (fact sheet §3).
 //!
-//! The pass runs twice, first only to count, so that the image is allocated once at its exact size and threads
-//! write their parts of it in place. A part is a range of values of the first column; the bytes do not depend
+//! Sizes are counted before, so that the image is allocated once at its exact size and threads write their parts of
+//! it in place. A part is a range of values of the first column; the bytes do not depend
 //! on the number of threads.
 
 pub(crate) mod columnar;

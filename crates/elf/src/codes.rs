@@ -48,6 +48,9 @@ pub(crate) trait Code: Copy {
 
     fn get(self) -> u32;
 
+    /// Stores `code`, which is at most [`MAXIMUM`](Code::MAXIMUM).
+    fn stored(code: u32) -> Self;
+
     /// The bytes that are stored.
     fn bytes(&self) -> &[u8];
 
@@ -59,7 +62,7 @@ pub(crate) trait Code: Copy {
 }
 
 macro_rules! code {
-    ($stored:ty, $native:ty, $number:ident => $get:expr) => {
+    ($stored:ty, $native:ty, $number:ident => $get:expr, $store:expr) => {
         impl Code for $stored {
             type Native = $native;
             const MAXIMUM: u32 = <$native>::MAX as u32;
@@ -68,6 +71,11 @@ macro_rules! code {
             fn get(self) -> u32 {
                 let $number = self;
                 u32::from($get)
+            }
+
+            #[inline(always)]
+            fn stored(code: u32) -> Self {
+                $store(code as $native)
             }
 
             #[inline(always)]
@@ -89,9 +97,9 @@ macro_rules! code {
     };
 }
 
-code!(u8, u8, code => code);
-code!(U16, u16, code => code.get());
-code!(U32, u32, code => code.get());
+code!(u8, u8, code => code, u8::from);
+code!(U16, u16, code => code.get(), U16::new);
+code!(U32, u32, code => code.get(), U32::new);
 
 impl<'a> CodeSlice<'a> {
     /// Opens `bytes` as codes of `width` bytes each; `None` if the width or the length does not fit.

@@ -5,7 +5,6 @@
 //! before it.
 
 use std::ops::Range;
-use std::slice::ChunksExactMut;
 
 use super::tree::Tree;
 use super::{BuildOptions, Width};
@@ -181,17 +180,12 @@ impl Part<'_> {
             } else {
                 (self.rows.end, strip_rows)
             };
-            let tids = &self.tree.sorted.tids[end - (strip - done)..end];
-            typed!(column, column => gather(column, tids, &mut codes));
+            let rows = end - (strip - done)..end;
+            typed!(column, column => self.tree.codes(number, column, rows, |code| {
+                codes.next().expect("a place for each code").copy_from_slice(code.bytes());
+            }));
             done = strip;
         }
-    }
-}
-
-/// Writes the codes of the rows `tids` to as many places.
-fn gather<C: Code>(column: &[C], tids: &[u32], places: &mut ChunksExactMut<'_, u8>) {
-    for (&tid, place) in tids.iter().zip(places) {
-        place.copy_from_slice(column[tid as usize].bytes());
     }
 }
 

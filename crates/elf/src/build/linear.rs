@@ -1,6 +1,6 @@
 //! Writes the published layout (fact sheet §3): lists before the subtrees of their entries, pointers last.
 //!
-//! One traversal serves both passes: its words go to a counter or into the image.
+//! Sizes follow from what neighbouring rows share; a traversal writes the words.
 //! Threads write the subtrees of different values of the first column.
 
 use std::ops::Range;
@@ -34,31 +34,35 @@ pub(crate) fn check_limits(table: &CodeTable, rows: u64, id_bound: u64) -> Resul
     }
 }
 
-/// Receives the words of a part in order; pointers are written when their target is known.
-trait Words {
-    fn len(&self) -> usize;
-    fn push(&mut self, word: u32);
-    fn set(&mut self, at: usize, word: u32);
-
-    /// The codes of the sorted row `row` from `level` on. Rows come in ascending order.
-    fn push_codes(&mut self, tree: &Tree<'_>, row: usize, level: usize);
+/// Words of the subtrees of a part.
+#[derive(Clone, Copy, Debug, Default)]
+struct Size {
+    /// Entries of lists below level 0.
+    entries: usize,
+    /// Words of MonoLists.
+    mono: usize,
 }
 
-struct Counter(usize);
-
-impl Words for Counter {
-    fn len(&self) -> usize {
-        self.0
+impl Size {
+    /// Counts the subtrees of a part: each distinct row stands in the entries that it does not share with the row before,
+    /// down to the level at which it differs from both neighbours, and in the MonoList below.
+    fn of_part(tree: &Tree<'_>, part: Range<usize>) -> Self {
+        let (shared, levels) = (&tree.sorted.shared, tree.levels());
+        let mut size = Self { entries: 0, mono: part.len() };
+        let next = shared[part.start + 1..part.end].iter().map(|&shared| usize::from(shared)).chain([0]);
+        let mut before = 0;
+        // Equal rows share all levels.
+        for after in next.filter(|&after| after < levels) {
+            let last = before.max(after);
+            size.entries += (last + 1).saturating_sub(before.max(1));
+            size.mono += levels - (last + 1);
+            before = after;
+        }
+        size
     }
 
-    fn push(&mut self, _word: u32) {
-        self.0 += 1;
-    }
-
-    fn set(&mut self, _at: usize, _word: u32) {}
-
-    fn push_codes(&mut self, tree: &Tree<'_>, _row: usize, level: usize) {
-        self.0 += tree.levels() - level;
+    fn words(self, pointer_words: usize) -> usize {
+        self.entries * (1 + pointer_words) + self.mono
     }
 }
 
@@ -92,27 +96,18 @@ impl Window {
         if row >= self.first + self.rows {
             (self.first, self.rows) = (row, WINDOW_ROWS.min(tree.rows() - row));
             self.codes.resize(self.rows * levels, 0);
-            let tids = &tree.sorted.tids[row..row + self.rows];
             for (level, &column) in tree.columns.iter().enumerate() {
-                typed!(column, column => gather(column, tids, &mut self.codes[level..], levels));
+                let mut places = self.codes[level..].iter_mut().step_by(levels);
+                typed!(column, column => tree.codes(level, column, row..row + self.rows, |code| {
+                    *places.next().expect("a place for each code") = Code::get(code);
+                }));
             }
         }
         &self.codes[(row - self.first) * levels..][..levels]
     }
 }
 
-/// Writes the codes of the rows `tids` to every `stride`-th place.
-fn gather<C: Code>(column: &[C], tids: &[u32], places: &mut [u32], stride: usize) {
-    for (&tid, place) in tids.iter().zip(places.iter_mut().step_by(stride)) {
-        *place = column[tid as usize].get();
-    }
-}
-
-impl Words for Writer<'_> {
-    fn len(&self) -> usize {
-        self.len
-    }
-
+impl Writer<'_> {
     fn push(&mut self, word: u32) {
         self.set(self.len, word);
         self.len += 1;
@@ -123,6 +118,7 @@ impl Words for Writer<'_> {
         self.bytes[at * WORD_BYTES..][..WORD_BYTES].copy_from_slice(&word.to_le_bytes());
     }
 
+    /// The codes of the sorted row `row` from `level` on. Rows come in ascending order.
     fn push_codes(&mut self, tree: &Tree<'_>, row: usize, level: usize) {
         let codes = &self.window.row(tree, row)[level..];
         let words = self.bytes[self.len * WORD_BYTES..].as_chunks_mut::<WORD_BYTES>().0;
@@ -162,22 +158,21 @@ struct PartWriter<'a> {
 
 impl PartWriter<'_> {
     /// Writes the subtrees of all first values of a part, which begins at word `base` of the array.
-    fn write(&self, part: Range<usize>, base: usize, words: &mut impl Words) -> Vec<Root> {
+    fn write(&self, part: Range<usize>, base: usize, words: &mut Writer<'_>) -> Vec<Root> {
         let mut roots = Vec::new();
         for rows in self.tree.children(part, 0) {
-            let (value, at) = (self.tree.code(rows.start, 0), base + words.len());
+            let (value, at) = (self.tree.code(rows.start, 0), base + words.len);
             roots.push(Root { value, at, is_mono: self.tree.is_uniform(&rows) });
             self.write_subtree(rows, base, words);
         }
         roots
     }
 
-    fn write_subtree(&self, rows: Range<usize>, base: usize, words: &mut impl Words) {
+    fn write_subtree(&self, rows: Range<usize>, base: usize, words: &mut Writer<'_>) {
         let mut waiting = Vec::new();
         self.write_node(rows, 1, words, &mut waiting);
         while let Some(Subtree { rows, level, hole }) = waiting.pop() {
-            let target =
-                pointer((base + words.len()) as u64, self.tree.is_uniform(&rows), self.pointer_words);
+            let target = pointer((base + words.len) as u64, self.tree.is_uniform(&rows), self.pointer_words);
             target[..self.pointer_words].iter().enumerate().for_each(|(i, &word)| words.set(hole + i, word));
             self.write_node(rows, level, words, &mut waiting);
         }
@@ -188,7 +183,7 @@ impl PartWriter<'_> {
         &self,
         rows: Range<usize>,
         level: usize,
-        words: &mut impl Words,
+        words: &mut Writer<'_>,
         waiting: &mut Vec<Subtree>,
     ) {
         if self.tree.is_uniform(&rows) {
@@ -203,24 +198,11 @@ impl PartWriter<'_> {
         for child in self.tree.children(rows.clone(), level) {
             let end = if child.end == rows.end { END } else { 0 };
             words.push(self.tree.code(child.start, level) | end);
-            waiting.push(Subtree { rows: child, level: level + 1, hole: words.len() });
+            waiting.push(Subtree { rows: child, level: level + 1, hole: words.len });
             (0..self.pointer_words).for_each(|_| words.push(0));
         }
         waiting[first..].reverse();
     }
-}
-
-/// Words of each part's subtrees.
-fn count(tree: &Tree<'_>, pointer_words: usize, threads: usize) -> Vec<usize> {
-    let parts = &tree.sorted.parts;
-    let mut sizes = vec![0; parts.len()];
-    let writer = PartWriter { tree, pointer_words };
-    in_parallel(parts.iter().zip(&mut sizes), threads, |(part, size)| {
-        let mut counter = Counter(0);
-        writer.write(part.clone(), 0, &mut counter);
-        *size = counter.0;
-    });
-    sizes
 }
 
 /// Words of a pointer that `width` allows for an array that has `narrow_words` words with pointers of one.
@@ -239,18 +221,23 @@ pub(crate) fn pointer_words(narrow_words: u64, width: Width) -> Result<usize> {
 fn plan(tree: &Tree<'_>, options: &BuildOptions) -> Result<(LinearPlan, Vec<usize>)> {
     let last_row = tree.rows().checked_sub(1);
     let first_list = last_row.map_or(0, |row| u64::from(tree.code(row, 0)) + 1);
-    let sized = |pointer_words: usize| {
-        let sizes = count(tree, pointer_words, options.threads);
-        let array_words =
-            first_list * pointer_words as u64 + sizes.iter().map(|&size| size as u64).sum::<u64>();
-        let pointer_bytes = pointer_words * WORD_BYTES;
-        (LinearPlan { pointer_bytes, first_list, array_words, rows: tree.rows() as u64 }, sizes)
+    let parts = &tree.sorted.parts;
+    let mut sizes = vec![Size::default(); parts.len()];
+    in_parallel(parts.iter().zip(&mut sizes), options.threads, |(part, size)| {
+        *size = Size::of_part(tree, part.clone());
+    });
+    let array_words = |pointer_words: usize| {
+        let words = sizes.iter().map(|size| size.words(pointer_words) as u64);
+        first_list * pointer_words as u64 + words.sum::<u64>()
     };
-    if options.width == Width::Wide {
-        return Ok(sized(2));
-    }
-    let narrow = sized(1);
-    Ok(if pointer_words(narrow.0.array_words, options.width)? == 1 { narrow } else { sized(2) })
+    let pointer_words = pointer_words(array_words(1), options.width)?;
+    let plan = LinearPlan {
+        pointer_bytes: pointer_words * WORD_BYTES,
+        first_list,
+        array_words: array_words(pointer_words),
+        rows: tree.rows() as u64,
+    };
+    Ok((plan, sizes.iter().map(|size| size.words(pointer_words)).collect()))
 }
 
 /// Writes the image of `tree`.

@@ -6,7 +6,7 @@
 
 use std::ops::Range;
 
-use crate::codes::CodeSlice;
+use crate::codes::{Code, CodeSlice};
 use crate::sort::Sorted;
 use crate::table::CodeTable;
 
@@ -41,7 +41,25 @@ impl<'a> Tree<'a> {
     /// Code of the sorted row `row` at `level`.
     #[inline]
     pub(super) fn code(&self, row: usize, level: usize) -> u32 {
-        self.columns[level].get(self.sorted.tids[row] as usize)
+        match self.sorted.keys.of_level(level) {
+            Some((keys, field)) => field.of(keys[row]),
+            None => self.columns[level].get(self.sorted.tids[row] as usize),
+        }
+    }
+
+    /// Codes of the sorted `rows` at `level`, whose codes in the table are `column`.
+    #[inline]
+    pub(super) fn codes<C: Code>(
+        &self,
+        level: usize,
+        column: &[C],
+        rows: Range<usize>,
+        mut take: impl FnMut(C),
+    ) {
+        match self.sorted.keys.of_level(level) {
+            Some((keys, field)) => keys[rows].iter().for_each(|&key| take(C::stored(field.of(key)))),
+            None => self.sorted.tids[rows].iter().for_each(|&tid| take(column[tid as usize])),
+        }
     }
 
     /// Groups of the rows of a group that have equal values at `level`.

@@ -9,7 +9,7 @@ use crate::error::{Error, Result};
 const KIB: usize = 1 << 10;
 /// Bytes per row that a sort takes besides the codes: ids, prefixes, keys with their copies, and pending
 /// ranges.
-const SORT_ROW: usize = 176;
+const SORT_ROW: usize = 184;
 /// Bytes that a sort takes in any case, and per thread: histograms.
 const SORT_FIXED: usize = 48 * KIB;
 const SORT_THREAD: usize = 24 * KIB;

@@ -225,9 +225,7 @@ pub(crate) fn allocate(words: u64) -> Result<Vec<u8>> {
     let bytes = words.saturating_mul(WORD_BYTES as u64).saturating_add(Header::BYTES as u64);
     let no_memory = Error::NoMemory { bytes };
     let size = usize::try_from(bytes).map_err(|_| no_memory.clone())?;
-    let mut image = memory::reserve(size).map_err(|_| no_memory)?;
-    image.resize(size, 0);
-    Ok(image)
+    memory::try_defaults(size).map_err(|_| no_memory)
 }
 
 /// Reads the column order: a permutation of the columns, `at` which byte it stands in the image.
