@@ -83,6 +83,12 @@ impl Keys {
         Self { packed, first: levels.start, fields }
     }
 
+    /// The keys of these rows.
+    fn slice(&self, rows: Range<usize>) -> Self {
+        let packed = if self.packed.is_empty() { Vec::new() } else { self.packed[rows].to_vec() };
+        Self { packed, first: self.first, fields: self.fields.clone() }
+    }
+
     /// The keys of all rows, and where the codes of `level` are in them; `None` if they are in the table only.
     #[inline]
     pub(crate) fn of_level(&self, level: usize) -> Option<(&[u64], Field)> {
@@ -139,7 +145,8 @@ impl Sorted {
             let within =
                 |part: &Range<usize>| part.start.max(start) - start..part.end.clamp(start, end) - start;
             let parts = self.parts.iter().filter(|part| part.start < end && part.end > start).map(within);
-            Self { tids: self.tids[start..end].to_vec(), shared, parts: parts.collect() }
+            let (tids, keys) = (self.tids[start..end].to_vec(), self.keys.slice(start..end));
+            Self { tids, shared, parts: parts.collect(), keys }
         };
         (0..pieces).map(piece).collect()
     }
