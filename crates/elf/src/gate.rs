@@ -71,8 +71,10 @@ pub struct Gate {
     pub far_byte_ns: f64,
     /// Bytes of codes that stay in a cache of the processor from one query to the next.
     pub cache_bytes: f64,
-    /// A branch that the processor does not foresee, with the waiting for the memory behind it.
+    /// A branch that the processor does not foresee.
     pub surprise_ns: f64,
+    /// A word of codes that is waited for, because those before it were passed over.
+    pub wait_ns: f64,
     /// A cache line of row ids that a walk reads for rows that it compared.
     pub ids_line_ns: f64,
     /// A row that a walk adds to ids.
@@ -98,7 +100,8 @@ impl Default for Gate {
             scan_byte_ns: 0.025,
             far_byte_ns: 0.07,
             cache_bytes: 24e6,
-            surprise_ns: 20.0,
+            surprise_ns: 8.0,
+            wait_ns: 110.0,
             ids_line_ns: 5.0,
             walk_id_ns: 0.3,
             walk_bit_ns: 1.0,
@@ -184,6 +187,7 @@ impl Gate {
         (self.scan_byte_ns + self.far_byte_ns * self.far_share(reads.footprint())) * reads.bytes
             + self.piece_ns * reads.pieces
             + self.surprise_ns * reads.surprises
+            + self.wait_ns * reads.waits
     }
 
     /// Share of `bytes` that does not stay in a cache.
@@ -193,11 +197,12 @@ impl Gate {
 
     /// Cost of a walk in which a share of the codes is far.
     fn walk_ns(&self, work: &Work, far_share: f64, output: Output) -> f64 {
-        let Compared { pieces, bytes, surprises } = work.comparisons;
+        let Compared { pieces, bytes, surprises, waits } = work.comparisons;
         self.step_ns * work.steps as f64
             + self.piece_ns * pieces as f64
             + (self.walk_byte_ns + self.far_byte_ns * far_share) * bytes as f64
             + self.surprise_ns * surprises as f64
+            + self.wait_ns * waits as f64
             + self.walk_found_ns(output) * work.found as f64
             + self.ids_lines_ns(work, output)
     }

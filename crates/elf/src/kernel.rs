@@ -30,6 +30,8 @@ pub struct Compared {
     pub bytes: u64,
     /// Words of masks whose branch the processor could not foresee, about.
     pub surprises: u64,
+    /// Words that were compared behind others that were passed over, so that their codes had to be waited for, about.
+    pub waits: u64,
 }
 
 impl Compared {
@@ -37,6 +39,7 @@ impl Compared {
         self.pieces += other.pieces;
         self.bytes += other.bytes;
         self.surprises += other.surprises;
+        self.waits += other.waits;
     }
 }
 
@@ -129,7 +132,12 @@ impl Kernel {
         Compared {
             pieces: 1,
             bytes: (compared * WORD * codes.code_bytes()) as u64,
-            surprises: if skips { left as u64 } else { 0 },
+            surprises: 0,
+            waits: if skips {
+                words_waited_for(left as f64 / words as f64, words as f64).round() as u64
+            } else {
+                0
+            },
         }
     }
 
@@ -202,6 +210,12 @@ impl Kernel {
         }
         out.extend(bits(mask).map(|i| first.wrapping_add(i as u32)));
     }
+}
+
+/// Words whose codes are waited for if of `words` words a share is compared, about: none that follows closely on another
+/// one, since the processor reads on by itself where few are passed over.
+pub(crate) fn words_waited_for(share: f64, words: f64) -> f64 {
+    share * (1.0 - share) * (1.0 - share) * words
 }
 
 /// Asks for the cache line with byte `at`, without waiting for it.

@@ -8,7 +8,7 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::error::{Error, Result};
-use crate::kernel::{BLOCK_ROWS, Compared, Kernel, WORD};
+use crate::kernel::{BLOCK_ROWS, Compared, Kernel, WORD, words_waited_for};
 use crate::parallel::{Crew, Filled, ParallelSink};
 use crate::predicate::{Interval, Predicate};
 use crate::sink::{Sink, bits};
@@ -61,6 +61,8 @@ pub(crate) struct Reads {
     pub(crate) pieces: f64,
     /// Words of masks whose branch the processor does not foresee.
     pub(crate) surprises: f64,
+    /// Words whose codes are waited for.
+    pub(crate) waits: f64,
     /// Bytes of the columns with a condition.
     pub(crate) columns: f64,
     /// Rows that are found.
@@ -93,7 +95,7 @@ pub(crate) fn expected_reads(table: &CodeTable, predicate: &Predicate) -> Result
         let share = if skips { words } else { 1.0 };
         reads.bytes += share * rows * table.code_bytes(condition.column) as f64;
         reads.pieces += blocks;
-        reads.surprises += if skips { words * all_words } else { 0.0 };
+        reads.waits += if skips { words_waited_for(words, all_words) } else { 0.0 };
         candidates *= condition.share;
     }
     let words = words_with(candidates);
@@ -134,6 +136,7 @@ pub(crate) fn sampled_reads(
         bytes: done.bytes as f64 * scale,
         pieces: done.pieces as f64 * scale,
         surprises: done.surprises as f64 * scale,
+        waits: done.waits as f64 * scale,
         columns: column_bytes(table, &conditions),
         found: f64::from(found) * scale,
     })

@@ -332,7 +332,10 @@ impl Sink for Bitmap {
     }
 
     fn restart(&mut self) {
-        self.words.fill(0);
+        // Most walks that a scan replaces have found nothing yet, and a bitmap is large.
+        if self.count > 0 {
+            self.words.fill(0);
+        }
         self.count = 0;
     }
 }

@@ -532,7 +532,8 @@ impl<B: AsRef<[u8]>> Columnar<B> {
         let rows = run.end - run.first;
         let mut mask = u64::MAX >> (WORD - rows);
         let levels = filter.constrained_from(run.level);
-        let mut done = Compared { surprises: 1, ..Compared::default() };
+        // Whether a row matches, and how often loops run.
+        let mut done = Compared { surprises: 2, ..Compared::default() };
         for (strip, &level) in self.strips(run, levels).zip(levels) {
             let Some(intervals) = filter.level(level) else { continue };
             for row in bits(mask) {

@@ -441,7 +441,7 @@ impl<A: Access> ElfLayout for Linear<A> {
         if failed.is_none() {
             self.take_run(place(self.header.columns), sink);
         }
-        Compared { pieces: 0, bytes: (compared * WORD_BYTES) as u64, surprises: 0 }
+        Compared { bytes: (compared * WORD_BYTES) as u64, ..Compared::default() }
     }
 
     fn take_equal<S: Sink>(&self, leaf: MonoList, codes: &[u32], sink: &mut S) {
