@@ -6,8 +6,8 @@
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use pando_elf::{
-    BuildOptions, CodeTable, ElfLayout, Filter, Header, Interval, Linear, ListId, Predicate, Weights, Width,
-    build_linear, by_cardinality, linear,
+    BuildOptions, CodeTable, Elf, ElfLayout, Filter, Header, Interval, Linear, ListId, Predicate, Weights,
+    Width, build_linear, by_cardinality, linear,
 };
 use pando_workload::columns::{self, Condition};
 use pando_workload::{Rng, Zipf};
@@ -146,6 +146,11 @@ impl Dataset {
             at += entry_words;
         }
         at + entry_words - list.0
+    }
+
+    /// The image as an Elf without its table, which walks for every predicate.
+    pub fn elf(&self) -> Result<Elf<Shared>, BenchError> {
+        Elf::open(self.image.access().clone()).map_err(failed)
     }
 
     pub fn filter(&self, conditions: &[Condition]) -> Filter {

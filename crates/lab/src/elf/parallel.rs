@@ -1,12 +1,11 @@
-//! One query at a time by several threads, interleaved by the first list (DAPD 2022 §5.5).
+//! One query at a time by several threads (DAPD 2022 §5.5).
 //!
-//! Each matching value of the first column is a task, and a thread that has ended one takes the next. Threads are
-//! created for each query, as in the paper. On the model they are cores of one socket that share the last
-//! cache and the channels; a task is simulated at once, and channels keep account of when they are busy.
+//! On the model each matching value of the first column is a task, and a thread that has ended one takes the next.
+//! Threads are created for each query, as in the paper. They are cores of one socket that share the last cache
+//! and the channels; a task is simulated at once, and channels keep account of when they are busy. Measured is
+//! [`pando_elf::Elf::with_threads`], which creates threads only for searches that are long enough.
 
 use std::cell::RefCell;
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
-use std::thread;
 use std::time::Instant;
 
 use pando_elf::{CodeTable, Count, Filter, Linear, ListId, Meter, Space, Touch, range};
@@ -14,7 +13,7 @@ use pando_sim::memory::{Core, Machine};
 use pando_workload::columns::Condition;
 use serde_json::{Value, json};
 
-use super::data::{Dataset, Queries, Shared, dataset};
+use super::data::{Dataset, Queries, dataset, predicate};
 use super::spec::{Base, ElfSpec, QuerySpec, SearchCosts, Threads};
 use super::{failed, walker};
 use crate::bench::{BenchError, Watch};
@@ -169,11 +168,8 @@ fn simulate<A: pando_elf::Access>(
     all: &[Vec<Condition>],
     watch: &dyn Watch,
 ) -> Result<(f64, u64), BenchError> {
-    let (mut start, mut found) = (team.now_ns(), 0);
-    for (number, conditions) in all.iter().enumerate() {
-        if number as u64 == queries.warm_up {
-            (start, found) = (team.now_ns(), 0);
-        }
+    let now = || team.now_ns() / 1e9;
+    drive(queries, all, now, |conditions| {
         team.begin();
         let mut count = Count::default();
         for filter in tasks(dataset, conditions) {
@@ -185,16 +181,32 @@ fn simulate<A: pando_elf::Access>(
             team.end_task();
         }
         team.end(count.0);
-        found += check(count.0)?;
-    }
-    Ok(((team.now_ns() - start) / 1e9, found))
+        Ok(count.0)
+    })
 }
 
-fn check(found: u64) -> Result<u64, BenchError> {
-    match found {
-        0 => Err(BenchError::Index("a query does not find the row that it was made from".to_owned())),
-        found => Ok(found),
+/// Answers all queries by `answer`, which returns the number of rows found. Returns the seconds and the rows of those
+/// behind the warm-up.
+fn drive(
+    queries: &QuerySpec,
+    all: &[Vec<Condition>],
+    now: impl Fn() -> f64,
+    mut answer: impl FnMut(&[Condition]) -> Result<u64, BenchError>,
+) -> Result<(f64, u64), BenchError> {
+    let (mut start, mut found) = (now(), 0);
+    for (number, conditions) in all.iter().enumerate() {
+        if number as u64 == queries.warm_up {
+            (start, found) = (now(), 0);
+        }
+        match answer(conditions)? {
+            0 => {
+                let what = "a query does not find the row that it was made from";
+                return Err(BenchError::Index(what.to_owned()));
+            }
+            rows => found += rows,
+        }
     }
+    Ok((now() - start, found))
 }
 
 fn measured(
@@ -204,43 +216,20 @@ fn measured(
     all: &[Vec<Condition>],
     watch: &dyn Watch,
 ) -> Result<(f64, u64), BenchError> {
-    let (mut start, mut found) = (Instant::now(), 0);
-    for (number, conditions) in all.iter().enumerate() {
-        if watch.interrupted() {
-            return Err(BenchError::Interrupted);
-        }
-        if number as u64 == queries.warm_up {
-            (start, found) = (Instant::now(), 0);
-        }
-        found += check(if threads == 1 {
-            let mut ids: Vec<u32> = Vec::new();
-            walk(&dataset.image, &dataset.filter(conditions), &mut ids);
-            ids.len() as u64
-        } else {
-            by_threads(dataset, &tasks(dataset, conditions), threads).len() as u64
-        })?;
-    }
-    Ok((start.elapsed().as_secs_f64(), found))
-}
-
-fn walk(image: &Linear<Shared>, filter: &Filter, ids: &mut Vec<u32>) {
-    let mut sink = pando_elf::Ids::new(ids, pando_elf::Kernel::detect());
-    range(image, filter, &mut sink, |_| true);
-}
-
-/// Ids of all tasks, which threads that are created for them take in turn.
-fn by_threads(dataset: &Dataset, tasks: &[Filter], threads: usize) -> Vec<u32> {
-    let next = AtomicUsize::new(0);
-    let work = || {
-        let mut ids = Vec::new();
-        while let Some(filter) = tasks.get(next.fetch_add(1, Relaxed)) {
-            walk(&dataset.image, filter, &mut ids);
-        }
-        ids
-    };
-    thread::scope(|scope| {
-        let workers: Vec<_> = (0..threads).map(|_| scope.spawn(work)).collect();
-        let results = workers.into_iter().map(|worker| worker.join().expect("a walk does not panic"));
-        results.collect::<Vec<_>>().concat()
-    })
+    let elf = dataset.elf()?.with_threads(threads);
+    let mut ids: Vec<u32> = Vec::new();
+    let start = Instant::now();
+    drive(
+        queries,
+        all,
+        || start.elapsed().as_secs_f64(),
+        |conditions| {
+            if watch.interrupted() {
+                return Err(BenchError::Interrupted);
+            }
+            ids.clear();
+            elf.select(&predicate(conditions)).and_then(|found| found.ids_into(&mut ids)).map_err(failed)?;
+            Ok(ids.len() as u64)
+        },
+    )
 }
