@@ -63,6 +63,45 @@ const CURRENT_DATE: u32 = 1_263;
 /// The conditions of TPC-H's Q6: discounts are coded from 0.00 = 1, quantities from 1, and dates in days.
 pub const Q6: [Condition; 3] = [(6, 6, 8), (4, 1, 23), (10, YEAR_1994, YEAR_1995 - 1)];
 
+/// What a query asks of a column: a code in one of the intervals, both ends included.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OneOf {
+    pub column: usize,
+    pub intervals: &'static [(u32, u32)],
+}
+
+/// Conditions of a query of TPC-H on [`lineitem`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TpchQuery {
+    pub name: &'static str,
+    pub conditions: &'static [OneOf],
+}
+
+const fn one_of(column: usize, intervals: &'static [(u32, u32)]) -> OneOf {
+    OneOf { column, intervals }
+}
+
+/// Conditions on lineitem of the queries that have some, with the parameters of the specification's validation. Q12
+/// also compares dates of a row with each other, which no interval says. The three quantities of Q19 are one
+/// interval together, and of its two ship modes one occurs. Names are coded in alphabetical order.
+pub const TPCH: [TpchQuery; 6] = [
+    TpchQuery { name: "Q1", conditions: &[one_of(10, &[(0, 2_436)])] },
+    TpchQuery {
+        name: "Q6",
+        conditions: &[one_of(6, &[(6, 8)]), one_of(4, &[(1, 23)]), one_of(10, &[(YEAR_1994, YEAR_1995 - 1)])],
+    },
+    TpchQuery { name: "Q10", conditions: &[one_of(8, &[(3, 3)])] },
+    TpchQuery {
+        name: "Q12",
+        conditions: &[one_of(14, &[(3, 3), (6, 6)]), one_of(12, &[(YEAR_1994, YEAR_1995 - 1)])],
+    },
+    TpchQuery { name: "Q14", conditions: &[one_of(10, &[(YEAR_1995 + 243, YEAR_1995 + 272)])] },
+    TpchQuery {
+        name: "Q19",
+        conditions: &[one_of(13, &[(2, 2)]), one_of(14, &[(1, 1)]), one_of(4, &[(1, 30)])],
+    },
+];
+
 /// A table like lineitem with about four rows per order. Codes count from 1, or from 0 for dates.
 pub fn lineitem(rows: usize) -> Columns {
     let mut random = Random(6);
@@ -162,6 +201,20 @@ pub fn random_conditions(random: &mut Random, number: usize, greatest: &[u32]) -
     chosen[..width].iter().map(condition).collect()
 }
 
+/// Conditions on the columns of [`Q6`] at random places that together admit about the given share of the rows. Columns
+/// with few values come first; the others make up for what these cannot divide.
+pub fn conditions_like_q6(random: &mut Random, greatest: &[u32], share: f64) -> Vec<Condition> {
+    let mut left = share;
+    let condition = |(number, &(column, ..)): (usize, &Condition)| {
+        let values = f64::from(greatest[column]);
+        let width = (values * left.powf(1.0 / (Q6.len() - number) as f64)).round().clamp(1.0, values);
+        left = (left * values / width).min(1.0);
+        let (low, high) = random_interval(random, greatest[column], (width + 0.5) / values);
+        (column, low, high)
+    };
+    Q6.iter().enumerate().map(condition).collect()
+}
+
 /// Conditions on one to four columns that queries of TPC-H use on lineitem, and those of Q6 at the end. Conditions on
 /// one column hold together.
 pub fn mixed_workload(greatest: &[u32]) -> Vec<Vec<Condition>> {
@@ -200,6 +253,40 @@ mod tests {
         let matches = |row: usize| Q6.iter().all(|&(c, low, high)| (low..=high).contains(&columns[c][row]));
         let found = (0..100_000).filter(|&row| matches(row)).count();
         assert!((1_700..2_200).contains(&found), "{found}");
+    }
+
+    #[test]
+    fn conditions_like_those_of_q6_find_the_wanted_share() {
+        let columns = lineitem(100_000);
+        let greatest: Vec<u32> = columns.iter().map(|codes| *codes.iter().max().expect("rows")).collect();
+        let mut random = Random(3);
+        for share in [0.000_1, 0.001, 0.01, 0.1, 0.5] {
+            let mut found = 0;
+            for _ in 0..20 {
+                let conditions = conditions_like_q6(&mut random, &greatest, share);
+                let meets =
+                    |row: usize| conditions.iter().all(|&(c, l, h)| (l..=h).contains(&columns[c][row]));
+                found += (0..100_000).filter(|&row| meets(row)).count();
+            }
+            let mean = found as f64 / 20.0 / 100_000.0;
+            assert!((0.7 * share..1.3 * share).contains(&mean), "{mean} instead of {share}");
+        }
+    }
+
+    #[test]
+    fn conditions_of_tpch_find_about_what_they_find_in_lineitem() {
+        let columns = lineitem(100_000);
+        // Of 6,001,215 rows at scale factor 1; of Q12 without its comparisons of dates.
+        for (query, expected) in TPCH.iter().zip([0.986, 0.019, 0.246, 0.043, 0.0126, 0.021]) {
+            let meets = |row: usize| {
+                query.conditions.iter().all(|condition| {
+                    let code = columns[condition.column][row];
+                    condition.intervals.iter().any(|&(low, high)| (low..=high).contains(&code))
+                })
+            };
+            let share = (0..100_000).filter(|&row| meets(row)).count() as f64 / 100_000.0;
+            assert!((0.85 * expected..1.15 * expected).contains(&share), "{}: {share}", query.name);
+        }
     }
 
     #[test]

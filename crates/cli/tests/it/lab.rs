@@ -22,6 +22,8 @@ fn every_experiment_is_listed_with_its_source() {
         "smart-ycsb",
         "elf-fig3",
         "elf-selectivity",
+        "elf-offload",
+        "elf-peers",
     ] {
         assert!(names.contains(&name), "{name} in {names:?}");
     }

@@ -7,17 +7,21 @@
 
 mod build;
 mod data;
+mod offload;
 mod orders;
 mod parallel;
+mod peers;
 mod policy;
 mod queries;
 mod remote;
 mod selectivity;
 mod spec;
+mod timing;
 mod walker;
 
 pub use spec::{
-    Base, Data, ElfSpec, ElfWork, Fixed, Kind, OrderRule, PolicyKind, QuerySpec, SearchCosts, Store, Threads,
+    Base, Data, ElfSpec, ElfWork, Fixed, Kind, OffloadSpec, OrderRule, PeerMethod, PolicyKind, QuerySpec,
+    SearchCosts, Store, Threads,
 };
 
 use serde_json::Value;
@@ -41,6 +45,8 @@ pub fn run(spec: &ElfSpec, watch: &dyn Watch) -> Result<Value, BenchError> {
         ElfWork::Remote { cache_bytes, queries, exact } => {
             remote::run(spec, *cache_bytes, *queries, *exact, watch)
         }
+        ElfWork::Offload(offload) => offload::run(spec, offload, watch),
+        ElfWork::Peer { query, method, rounds } => peers::run(spec, *query, *method, *rounds, watch),
     }
 }
 

@@ -10,8 +10,8 @@ use serde_json::{Value, json};
 
 use super::data::{predicate, table};
 use super::failed;
-use super::selectivity::median;
 use super::spec::{ElfSpec, OrderRule};
+use super::timing::median;
 use crate::bench::{BenchError, Watch};
 use crate::process::thread_time;
 

@@ -3,11 +3,13 @@
 //! All fields of a specification determine its result and are part of the file of results. An impossible
 //! specification is refused with a sentence before anything is made.
 
+use pando_fabric::OffloadPolicy;
 use pando_sim::memory::MemoryModel;
-use pando_workload::columns::{LINEITEM, QueryKind};
+use pando_workload::columns::{LINEITEM, QueryKind, TPCH};
 use serde::Serialize;
 
 use crate::bench::BenchError;
+use crate::spec::policy_name;
 
 /// A measurement.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -82,6 +84,68 @@ pub enum ElfWork {
     Order { rule: OrderRule, rounds: usize },
     /// Queries by READs on a simulated cluster, with a cache of so many bytes.
     Remote { cache_bytes: u64, queries: usize, exact: bool },
+    /// Queries of an image on one memory server of a simulated cluster, which may search it.
+    Offload(OffloadSpec),
+    /// The conditions of a query of [`TPCH`] by one of several methods that take turns, measured here.
+    Peer { query: usize, method: PeerMethod, rounds: usize },
+}
+
+/// Queries that a memory server may answer.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct OffloadSpec {
+    #[serde(serialize_with = "policy_name")]
+    pub policy: OffloadPolicy,
+    pub rule: OrderRule,
+    /// Whether the reader keeps all entries of the tree.
+    pub is_cached: bool,
+    /// Cores of the memory server.
+    pub cores: usize,
+    /// Threads of the one compute server, which share a reader.
+    pub threads: usize,
+    /// Shares of the rows that the queries find, in turn.
+    pub shares: Vec<f64>,
+    /// Queries of each thread.
+    pub warm_up: usize,
+    pub queries: usize,
+}
+
+/// A way to answer the conditions of a query of TPC-H.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub enum PeerMethod {
+    /// A scan of narrow columns with the best instructions of this machine.
+    Scan,
+    /// The same without special instructions.
+    PortableScan,
+    /// The published Elf: linear, all columns by cardinality.
+    Linear,
+    /// Linear, all columns in an order for the six queries.
+    LinearAdvised,
+    /// Columnar, only the columns of the query.
+    ColumnarOwn,
+    /// Columnar, all columns in an order for the six queries, with the gate.
+    ColumnarAdvised,
+}
+
+impl PeerMethod {
+    pub const ALL: [Self; 6] = [
+        Self::Scan,
+        Self::PortableScan,
+        Self::Linear,
+        Self::LinearAdvised,
+        Self::ColumnarOwn,
+        Self::ColumnarAdvised,
+    ];
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Scan => "scan, best instructions",
+            Self::PortableScan => "scan, portable",
+            Self::Linear => "linear, by cardinality",
+            Self::LinearAdvised => "linear, advised order",
+            Self::ColumnarOwn => "columnar, own columns",
+            Self::ColumnarAdvised => "columnar, advised order, gate",
+        }
+    }
 }
 
 /// Queries and the store that answers them.
@@ -253,9 +317,14 @@ impl ElfSpec {
             ElfWork::Selectivity { predicates: 0, .. } | ElfWork::Selectivity { rounds: 0, .. } => {
                 wrong("a measurement must have predicates and rounds")
             }
-            ElfWork::Order { rounds: 0, .. } | ElfWork::Remote { queries: 0, .. } => {
-                wrong("a measurement must have rounds and queries")
+            ElfWork::Order { rounds: 0, .. }
+            | ElfWork::Remote { queries: 0, .. }
+            | ElfWork::Peer { rounds: 0, .. } => wrong("a measurement must have rounds and queries"),
+            ElfWork::Peer { query, .. } if *query >= TPCH.len() => wrong("there is no such query of TPC-H"),
+            ElfWork::Peer { .. } | ElfWork::Offload(_) if !matches!(self.data, Data::Lineitem { .. }) => {
+                wrong("only a table like lineitem has the columns of these queries")
             }
+            ElfWork::Offload(offload) => offload.validate(),
             _ => Ok(()),
         }
     }
@@ -263,7 +332,7 @@ impl ElfSpec {
     /// Whether only modelled times are reported.
     pub fn is_timeless(&self) -> bool {
         match &self.work {
-            ElfWork::Queries(_) | ElfWork::Remote { .. } => true,
+            ElfWork::Queries(_) | ElfWork::Remote { .. } | ElfWork::Offload(_) => true,
             ElfWork::Parallel { threads, .. } => matches!(threads, Threads::Modelled(_)),
             _ => false,
         }
@@ -274,6 +343,19 @@ impl ElfSpec {
         let (rows, columns) = (self.data.rows() as u64, self.data.columns() as u64);
         // Columns while they are made, the narrow table, the image (wide pointers) with a copy, and the sort.
         rows * (4 * columns + 2 * columns + 2 * (4 * columns + 8) + 16) + (64 << 20)
+    }
+}
+
+impl OffloadSpec {
+    fn validate(&self) -> Result<(), BenchError> {
+        let Self { cores, threads, shares, queries, .. } = self;
+        if *cores == 0 || *threads == 0 || *queries == 0 || shares.is_empty() {
+            return Err(BenchError::Invalid("a cluster must have cores, threads and queries".into()));
+        }
+        if !shares.iter().all(|share| (0.0..=1.0).contains(share)) {
+            return Err(BenchError::Invalid("a share of the rows is from 0 to 1".into()));
+        }
+        Ok(())
     }
 }
 

@@ -3,6 +3,8 @@
 //! Stores must agree on what they find, modelled runs must repeat exactly, and impossible settings are refused. Figures
 //! of such small tables mean nothing.
 
+use pando_fabric::OffloadPolicy;
+
 use super::*;
 
 const DATA: Data = Data::Uniform { rows: 20_000, columns: 6, cardinality: 12 };
@@ -130,6 +132,46 @@ fn a_larger_cache_saves_reads_of_a_remote_elf() {
     }
 }
 
+fn offload(policy: OffloadPolicy, rule: OrderRule, is_cached: bool) -> OffloadSpec {
+    let shares = vec![0.001, 0.1];
+    OffloadSpec { policy, rule, is_cached, cores: 1, threads: 3, shares, warm_up: 2, queries: 8 }
+}
+
+fn an_offload() -> OffloadSpec {
+    offload(OffloadPolicy::Always, OrderRule::Ascending, true)
+}
+
+#[test]
+fn memory_servers_find_what_readers_find() {
+    for rule in [OrderRule::ConditionsFirst, OrderRule::Ascending] {
+        for is_cached in [true, false] {
+            let [never, always, by_cost] =
+                [OffloadPolicy::Never, OffloadPolicy::Always, OffloadPolicy::CostAware].map(|policy| {
+                    let work = ElfWork::Offload(offload(policy, rule, is_cached));
+                    run(&spec(Data::Lineitem { rows: 20_000 }, work), &()).expect("it runs")
+                });
+            assert_eq!((number(&never, "calls"), number(&always, "reads")), (0.0, 0.0));
+            assert!(number(&never, "reads") > 0.0 && number(&always, "calls") > 0.0);
+            for other in [always, by_cost] {
+                assert_eq!(number(&other, "result_rows"), number(&never, "result_rows"));
+            }
+        }
+    }
+}
+
+#[test]
+fn every_method_answers_every_query_of_tpch() {
+    for query in 0..pando_workload::columns::TPCH.len() {
+        let rows = PeerMethod::ALL.map(|method| {
+            let work = ElfWork::Peer { query, method, rounds: 1 };
+            let report = run(&spec(Data::Lineitem { rows: 20_000 }, work), &()).expect("it runs");
+            assert!(number(&report["ids"], "us") > 0.0);
+            number(&report, "result_rows")
+        });
+        assert!(rows[0] > 0.0 && rows.iter().all(|&found| found == rows[0]), "{rows:?}");
+    }
+}
+
 #[test]
 fn impossible_settings_are_refused_in_a_sentence() {
     let none = QuerySpec { queries: 0, ..queries(Kind::Exact, Store::levels(0)) };
@@ -150,6 +192,11 @@ fn impossible_settings_are_refused_in_a_sentence() {
         (Data::Uniform { rows: 10, columns: 0, cardinality: 1 }, ElfWork::Build),
         (DATA, ElfWork::Selectivity { predicates: 0, rounds: 1 }),
         (DATA, ElfWork::Order { rule: OrderRule::Table, rounds: 0 }),
+        (DATA, ElfWork::Peer { query: 0, method: PeerMethod::Scan, rounds: 1 }),
+        (Data::Lineitem { rows: 9 }, ElfWork::Peer { query: 6, method: PeerMethod::Scan, rounds: 1 }),
+        (Data::Lineitem { rows: 9 }, ElfWork::Offload(OffloadSpec { cores: 0, ..an_offload() })),
+        (Data::Lineitem { rows: 9 }, ElfWork::Offload(OffloadSpec { shares: vec![1.5], ..an_offload() })),
+        (DATA, ElfWork::Offload(an_offload())),
     ] {
         let error = run(&spec(data, work), &()).expect_err("impossible");
         assert!(error.is_bad_input() && !error.to_string().contains('\n'), "{error}");

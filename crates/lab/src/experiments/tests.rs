@@ -246,7 +246,7 @@ fn made_up_of_elf() -> Value {
         (1..=20).map(|i| serde_json::json!({"queries": i * 100, "qps": 2e5 + f64::from(i)})).collect();
     let factors = serde_json::json!({
         "shares": [0.0, 0.5, 1.0], "factors": [0.1, 0.4, 1.2],
-        "median": 0.4, "p90": 1.0, "p99": 1.1, "worst": 1.2, "above_limit": 0, "walked": 0.6,
+        "median": 0.4, "p90": 1.0, "p99": 1.1, "worst": 1.2, "above_limit": 0, "walked": 0.6, "us": 30.0,
     });
     let layout = serde_json::json!({"q6_us": 10.0, "mixed_us": 100.0, "image_bytes": 1 << 20});
     serde_json::json!({
@@ -255,6 +255,7 @@ fn made_up_of_elf() -> Value {
         "measured_copy_seconds": 0.3, "build_with_copy": 1.05, "build_over_recovery": 20.0,
         "count": factors, "ids": factors, "bitmap": factors, "linear": layout, "columnar": layout,
         "reads": 1.0, "bytes": 3_000.0, "round_trips": 1.0, "us": 2.5, "cached_levels": 3, "cached_bytes": 8 << 20,
+        "calls": 0.5, "cores_busy": 0.3, "result_rows": 100,
     })
 }
 

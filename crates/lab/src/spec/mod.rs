@@ -454,7 +454,7 @@ fn scan_length<S: Serializer>(length: &Option<ScanLength>, serializer: S) -> Res
     }
 }
 
-fn policy_name<S: Serializer>(policy: &OffloadPolicy, serializer: S) -> Result<S::Ok, S::Error> {
+pub(crate) fn policy_name<S: Serializer>(policy: &OffloadPolicy, serializer: S) -> Result<S::Ok, S::Error> {
     serializer.serialize_str(policy.name())
 }
 

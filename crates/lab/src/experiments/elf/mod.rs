@@ -7,9 +7,11 @@
 
 mod caches;
 mod memory;
+mod offload;
 mod over_time;
 mod own;
 mod parallel;
+mod peers;
 
 use pando_sim::memory::MemoryModel;
 
@@ -28,6 +30,8 @@ pub(super) const EXPERIMENTS: &[Experiment] = &[
     own::SELECTIVITY,
     own::ORDER,
     own::REMOTE,
+    offload::OFFLOAD,
+    peers::PEERS,
 ];
 
 const QPS: Metric = metric("qps", "modelled queries/s", "/qps", 1.0, 0);

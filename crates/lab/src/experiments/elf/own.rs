@@ -12,8 +12,9 @@ use super::{CARDINALITY, COMMON, cell, spec, uniform};
 use crate::elf::{Data, ElfWork, OrderRule};
 use crate::figure::{Figure, Panel, Reference, Series, Shape, XAxis, XTicks, YScale};
 
-const MACHINE: Place = Place { name: "This machine", note: "Measured on one core of this machine." };
-const OUTPUTS: [&str; 3] = ["count", "ids", "bitmap"];
+pub(super) const MACHINE: Place =
+    Place { name: "This machine", note: "Measured on one core of this machine." };
+pub(super) const OUTPUTS: [&str; 3] = ["count", "ids", "bitmap"];
 /// Factor over the best scan that no predicate may exceed.
 const LIMIT: f64 = 1.3;
 
@@ -31,7 +32,7 @@ const BITMAP_WORST: Metric = metric("bitmap_worst", "bitmap, worst", "/bitmap/wo
 const BITMAP_WALKED: Metric = metric("bitmap_walked", "bitmap, walked", "/bitmap/walked", 1.0, 2);
 
 /// Rows of lineitem in experiments of this machine, and rounds whose median counts.
-fn small(setting: &Setting) -> (Data, usize) {
+pub(super) fn small(setting: &Setting) -> (Data, usize) {
     let (rows, rounds) = match setting.scale {
         Scale::Full => (6_001_215, 9),
         Scale::Quick => (2_000_000, 5),
@@ -40,7 +41,7 @@ fn small(setting: &Setting) -> (Data, usize) {
     (Data::Lineitem { rows }, rounds)
 }
 
-fn own_sizes(setting: &Setting) -> String {
+pub(super) fn own_sizes(setting: &Setting) -> String {
     let (data, rounds) = small(setting);
     format!("{} rows like lineitem; medians of {rounds} rounds.", crate::units::count(data.rows() as u64))
 }
