@@ -120,24 +120,28 @@ impl Estimate {
 /// Factors of two terms, fitted to measured times.
 #[derive(Clone, Copy, Debug, Default)]
 struct Fit {
-    /// Sums of squares, of products, and of products with the measured time, in shares of that time.
+    /// Sums of squares, of products, and of products with the measured time, in shares of the time that the model
+    /// expects. Shares of the measured time would make the short ones of a busy server count most.
     squares: [f64; 2],
     product: f64,
     sums: [f64; 2],
 }
 
 impl Fit {
-    /// Weight of the model's factors, which are 1.
-    const PRIOR: f64 = 0.05;
-    /// Least factor, since no time is negative.
-    const LEAST: f64 = 0.02;
+    /// Weight of the model's factors, which are 1, against that of a measurement. It only has to decide what one
+    /// measurement leaves open.
+    const PRIOR: f64 = 0.001;
+    /// Least factor, since no time is negative. It is so low because an estimate may be far too high: of levels that
+    /// are not cached, nothing is known but their size.
+    const LEAST: f64 = 0.000_1;
 
     fn add(&mut self, terms: Terms, measured: Nanos, samples: f64) {
         let keep = 1.0 - 1.0 / samples.max(1.0);
-        let [x, y] = terms.map(|term| term / (measured.max(1) as f64));
+        let expected = (terms[0] + terms[1]).max(1.0);
+        let ([x, y], time) = (terms.map(|term| term / expected), measured as f64 / expected);
         self.squares = [self.squares[0] * keep + x * x, self.squares[1] * keep + y * y];
         self.product = self.product * keep + x * y;
-        self.sums = [self.sums[0] * keep + x, self.sums[1] * keep + y];
+        self.sums = [self.sums[0] * keep + x * time, self.sums[1] * keep + y * time];
     }
 
     fn factors(&self) -> [f64; 2] {
