@@ -76,7 +76,7 @@ pub(super) const OFFLOAD: Experiment = Experiment {
 fn data(setting: &Setting) -> Data {
     let rows = match setting.scale {
         Scale::Full => 6_001_215,
-        Scale::Quick => 600_000,
+        Scale::Quick => 200_000,
         Scale::Tiny => 5_000,
     };
     Data::Lineitem { rows }
