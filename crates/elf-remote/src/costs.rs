@@ -1,10 +1,10 @@
 //! Times of READs and calls: what they are expected to be, and what they turned out to be.
 //!
 //! A search takes `round trips x a + bytes x b` by READs, and `a' + bytes x b'` by a call. A reader fits both to
-//! what it measured, for each memory server: least squares of relative errors, in which older measurements
-//! count less and less. The model's figures count as a measurement of their own, so that there is an answer from the
-//! beginning. A small share of the decisions is reversed on purpose, as in DEX (§6.1), so that both fits stay up to
-//! date.
+//! what it measured, for each memory server: least squares of errors relative to what the model expects, in which older
+//! measurements count less and less. The model's figures count as a small part of a measurement, so that there is an
+//! answer from the beginning. A small share of the decisions is reversed on purpose, as in DEX (§6.1), so that both
+//! fits stay up to date.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
@@ -260,6 +260,22 @@ mod tests {
             let is_near = |(found, factor): (&f64, f64)| (found / factor - 1.0).abs() < 0.15;
             assert!(found.iter().zip(factors).all(is_near), "{found:?}");
         }
+    }
+
+    #[test]
+    fn times_of_a_busy_server_count_by_their_mean() {
+        let mut fit = Fit::default();
+        (0..400).for_each(|round| fit.add([4_000.0, 600.0], [5_000, 155_000][round % 2], 50.0));
+        let found = fit.time([4_000.0, 600.0]);
+        assert!((72_000.0..88_000.0).contains(&found), "{found}");
+    }
+
+    #[test]
+    fn one_measurement_corrects_an_estimate_that_is_far_too_high() {
+        let mut fit = Fit::default();
+        fit.add([4_000.0, 1_500_000.0], 9_000, 50.0);
+        let found = fit.time([4_000.0, 1_500_000.0]);
+        assert!((6_000.0..14_000.0).contains(&found), "{found}");
     }
 
     #[test]
