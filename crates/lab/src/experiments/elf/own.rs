@@ -16,7 +16,7 @@ pub(super) const MACHINE: Place =
     Place { name: "This machine", note: "Measured on one core of this machine." };
 pub(super) const OUTPUTS: [&str; 3] = ["count", "ids", "bitmap"];
 /// Factor over the best scan that no predicate may exceed.
-const LIMIT: f64 = 1.3;
+pub(super) const LIMIT: f64 = 1.3;
 
 const COUNT_MEDIAN: Metric = metric("count_median", "count, median", "/count/median", 1.0, 2);
 const COUNT_P99: Metric = metric("count_p99", "count, 99%", "/count/p99", 1.0, 2);
@@ -41,7 +41,7 @@ pub(super) fn small(setting: &Setting) -> (Data, usize) {
     (Data::Lineitem { rows }, rounds)
 }
 
-pub(super) fn own_sizes(setting: &Setting) -> String {
+fn own_sizes(setting: &Setting) -> String {
     let (data, rounds) = small(setting);
     format!("{} rows like lineitem; medians of {rounds} rounds.", crate::units::count(data.rows() as u64))
 }
