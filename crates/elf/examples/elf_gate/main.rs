@@ -1,7 +1,7 @@
 //! Measures the gate: times of random predicates on 1 to 15 columns by an Elf with its gate, divided by those of the scan.
 //! `cargo run --release -p pando-elf --example elf_gate [rows [rounds [seed ...]]]`.
 //!
-//! The table is like TPC-H's lineitem, the column order that for a mixed workload. Times are medians of rounds in which
+//! The table is like TPC-H's lineitem, the column order that for a mixed workload. Times are medians of the processor times of rounds in which
 //! both take turns, on one core. Predicates for which the Elf took much longer are measured again in more rounds, since
 //! a machine that other work shares shows any factor now and then.
 
