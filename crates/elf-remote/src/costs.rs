@@ -28,7 +28,8 @@ pub struct Offloading {
     pub work_ns: f64,
     /// Number of measurements after which one counts a third of a new one. Default: 50, as in DEX.
     pub samples: f64,
-    /// Share of decisions that are reversed. Default: 0.01, as in DEX.
+    /// Share of decisions that are reversed where both ways cost the same; fewer are, in proportion, where one costs
+    /// more. Default: 0.01, as in DEX.
     pub contrary: f64,
     /// Most bytes that a call may make a memory server look at, by the estimate. Default: 8 MiB.
     pub bytes_max: u64,
@@ -213,7 +214,9 @@ impl Offloads {
                 let time = |fit: Fit, way| fit.time(estimate.terms(way, share, &self.options));
                 let (by_reads, by_call) = (time(reads, Way::Reads), time(call, Way::Call));
                 let random = (ep.random() >> 11) as f64 / (1_u64 << 53) as f64;
-                let is_contrary = random < self.options.contrary;
+                // The dearer way costs no larger share of all time than `contrary`.
+                let ratio = by_reads.min(by_call) / by_reads.max(by_call);
+                let is_contrary = random < self.options.contrary * ratio;
                 if (by_call < by_reads) != is_contrary { Way::Call } else { Way::Reads }
             }
         }
