@@ -1,6 +1,7 @@
 //! The conditions of TPC-H's queries on lineitem, by scans and by Elves in different layouts and orders.
 //!
-//! Methods of other projects are measured by `pando-lab-peers`, since each needs a crate of its own.
+//! All methods must find the same rows. Methods of other projects are measured by `pando-lab-peers`, since each needs a
+//! crate of its own.
 
 use pando_workload::columns::TPCH;
 
