@@ -36,6 +36,9 @@ pub(crate) struct Trie {
     pub kernel: Kernel,
 }
 
+/// Entries that a search in a list looks at, about.
+const SEARCH_STEPS: usize = 16;
+
 /// Consecutive rows in preorder without entries on deeper levels.
 #[derive(Clone, Debug)]
 struct Run {
@@ -53,8 +56,10 @@ pub(crate) struct Walk {
     lists: Vec<Below>,
     /// Rows below the entries of `lists`.
     rows: u64,
-    /// Entries that were looked at.
+    /// Entries of the lists that were searched.
     entries: u64,
+    /// What that took: lists that were searched, and entries that were found.
+    steps: usize,
     found: Runs,
 }
 
@@ -208,7 +213,8 @@ impl Trie {
     pub fn begin(&self, filter: &Filter) -> Attempt<Walk> {
         let root = 0..self.sections.levels[0].entries;
         let (rows, found) = (self.rows, Runs::default());
-        let mut walk = Walk { level: 0, lists: vec![Below { list: root, rows }], rows, entries: 0, found };
+        let mut walk =
+            Walk { level: 0, lists: vec![Below { list: root, rows }], rows, entries: 0, steps: 0, found };
         if filter.depth() == 0 {
             walk.found.runs.push(Run { rows: 0..rows as usize, next_entry: 0 });
             (walk.lists, walk.rows) = (Vec::new(), 0);
@@ -232,7 +238,9 @@ impl Trie {
         for Below { list, .. } in std::mem::take(&mut walk.lists) {
             let entries = self.entries(level, &list, condition.is_some(), fetched)?;
             walk.entries += list.len() as u64;
+            walk.steps += SEARCH_STEPS;
             for matching in entries.matching(&list, condition) {
+                walk.steps += matching.len();
                 let is_last = level + 1 == filter.depth();
                 self.split(&entries, matching, is_last, &mut walk.found.runs, &mut below)?;
             }
@@ -374,7 +382,7 @@ impl Trie {
         out: &mut Receiver<'_, S>,
     ) -> Attempt<()> {
         self.finish_walk(fetch, filter, &mut walk).await?;
-        fetch.charge(Work::Entries { count: walk.entries as usize });
+        fetch.charge(Work::Entries { count: walk.steps });
         let found = walk.found;
         let mut batch = Vec::new();
         let mut bytes = 0;
