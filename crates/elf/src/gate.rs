@@ -89,6 +89,8 @@ pub struct Gate {
     pub patience: f64,
     /// Least work of a thread that takes part in a search: starting it takes a third of that.
     pub divide_ns: f64,
+    /// A row id that goes through the part of a thread: to memory that is new to it, and from there to the result.
+    pub join_id_ns: f64,
 }
 
 impl Default for Gate {
@@ -109,6 +111,7 @@ impl Default for Gate {
             scan_gap_id_ns: 50.0,
             patience: 0.0125,
             divide_ns: 100_000.0,
+            join_id_ns: 2.0,
         }
     }
 }
@@ -177,9 +180,15 @@ impl Gate {
             }
         }
         let table = query.table.expect("walks without a table are stopped for being divided only");
-        let crew = Crew::for_work(threads, judge.scan_ns, self.divide_ns);
+        let rest_ns = judge.scan_ns - self.join_ns(judge.reads.found, query.output);
+        let crew = Crew::for_work(threads, rest_ns, self.divide_ns);
         scan_in_parallel(table, query.predicate, query.kernel, crew, sink).expect(SAME);
         Method::Scan
+    }
+
+    /// What it costs that rows are found by several threads.
+    fn join_ns(&self, found: f64, output: Output) -> f64 {
+        if output == Output::Ids { self.join_id_ns * found } else { 0.0 }
     }
 
     /// Cost of a scan besides the rows that it finds.
@@ -348,6 +357,7 @@ impl<'j, L: ElfLayout> Judge<'j, L> {
             }
         }
         // Before the first leaf nothing is known about the rest.
+        let rest_ns = rest_ns - self.gate.join_ns(self.found(work, behind), self.query.output);
         if self.threads > 1 && rest_ns.is_finite() && rest_ns >= self.gate.divide_ns {
             self.threads = 1;
             self.divided_ns = Some(rest_ns);

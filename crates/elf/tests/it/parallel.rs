@@ -11,7 +11,7 @@ use crate::model::{brute_force, conditions, in_tree_order, order, predicate, tab
 
 /// Gates that divide whatever they can: walks always, scans always, or as the costs say.
 fn gates() -> [Gate; 3] {
-    let eager = Gate { divide_ns: 0.0, patience: 0.0, ..Gate::default() };
+    let eager = Gate { divide_ns: 0.0, join_id_ns: 0.0, patience: 0.0, ..Gate::default() };
     [
         Gate { scan_byte_ns: 1e9, ..eager },
         Gate { scan_byte_ns: 0.0, scan_id_ns: 0.0, step_ns: 1e-9, ..eager },
