@@ -69,6 +69,14 @@ pub fn perhaps_new(args: &PoolArgs, new: &NewPoolArgs, data: u64) -> Result<Conf
     Ok(existing(args)?.create(Create::IfMissing).memory_servers(servers).memory(share(size, servers)))
 }
 
+/// Number of memory servers of a pool that is not there yet.
+pub fn new_servers(args: &PoolArgs, new: &NewPoolArgs) -> Result<usize, Failure> {
+    match elsewhere(&args.pool)? {
+        Some(Elsewhere { addresses, .. }) => Ok(addresses.len()),
+        None => Ok(new.memory_servers.unwrap_or(1)),
+    }
+}
+
 /// Size of each memory server in bytes.
 fn share(pool: u64, servers: usize) -> u64 {
     (pool / servers.max(1) as u64).next_multiple_of(1 << 12)

@@ -31,7 +31,7 @@ pub fn run(args: &BuildArgs) -> Result<(), Failure> {
         )));
     }
     let options = options(args)?;
-    let mut servers = args.new_pool.memory_servers.unwrap_or(1);
+    let mut servers = pool::new_servers(pool_args, &args.new_pool)?;
     let file = RowFile::open(&args.file)?;
     let (selected, given): (Vec<Column>, Vec<_>) =
         args.columns.iter().map(|column| (column.column.clone(), column.kind)).unzip();
