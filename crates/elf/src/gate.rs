@@ -180,9 +180,15 @@ impl Gate {
             }
         }
         let table = query.table.expect("walks without a table are stopped for being divided only");
+        if query.output == Output::Ids && !judge.is_sampled {
+            judge.sample();
+        }
         let rest_ns = judge.scan_ns - self.join_ns(judge.reads.found, query.output);
         let crew = Crew::for_work(threads, rest_ns, self.divide_ns);
-        scan_in_parallel(table, query.predicate, query.kernel, crew, sink).expect(SAME);
+        match crew.threads {
+            1 => scan(table, query.predicate, query.kernel, sink).expect(SAME),
+            _ => scan_in_parallel(table, query.predicate, query.kernel, crew, sink).expect(SAME),
+        }
         Method::Scan
     }
 
@@ -357,6 +363,10 @@ impl<'j, L: ElfLayout> Judge<'j, L> {
             }
         }
         // Before the first leaf nothing is known about the rest.
+        let joins = self.threads > 1 && self.query.output == Output::Ids;
+        if joins && self.query.table.is_some() && !self.is_sampled && rest_ns >= self.gate.divide_ns {
+            self.sample();
+        }
         let rest_ns = rest_ns - self.gate.join_ns(self.found(work, behind), self.query.output);
         if self.threads > 1 && rest_ns.is_finite() && rest_ns >= self.gate.divide_ns {
             self.threads = 1;
