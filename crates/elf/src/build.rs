@@ -63,9 +63,7 @@ pub(crate) fn check_limits(table: &CodeTable, layout: LayoutKind, width: Width) 
 /// Builds an Elf in the published layout. Level `l` is column `order[l]`. Fails if `order` does not name each
 /// column once, if rows or codes exceed [`Linear::LIMIT`], and if the image does not fit its pointers or memory.
 pub fn build_linear(table: &CodeTable, order: &[usize], options: &BuildOptions) -> Result<Linear<Vec<u8>>> {
-    check_order(table, order)?;
-    check_limits(table, LayoutKind::Linear, options.width)?;
-    let sorted = sort(table, order, options.threads)?;
+    let sorted = sorted_rows(table, order, LayoutKind::Linear, options)?;
     linear::write(&Tree::new(table, order, &sorted), order, options)
 }
 
@@ -76,11 +74,7 @@ pub fn build_columnar(
     order: &[usize],
     options: &BuildOptions,
 ) -> Result<Columnar<Vec<u8>>> {
-    check_order(table, order)?;
-    if options.bucket_rows == 0 {
-        return Err(Error::EmptyBucket);
-    }
-    let sorted = sort(table, order, options.threads)?;
+    let sorted = sorted_rows(table, order, LayoutKind::Columnar, options)?;
     columnar::write(&Tree::new(table, order, &sorted), order, options)
 }
 
@@ -92,10 +86,10 @@ pub(crate) fn sorted_rows(
     options: &BuildOptions,
 ) -> Result<Sorted> {
     check_order(table, order)?;
-    check_limits(table, layout, options.width)?;
     if layout == LayoutKind::Columnar && options.bucket_rows == 0 {
         return Err(Error::EmptyBucket);
     }
+    check_limits(table, layout, options.width)?;
     sort(table, order, options.threads)
 }
 

@@ -180,9 +180,7 @@ impl Gate {
             }
         }
         let table = query.table.expect("walks without a table are stopped for being divided only");
-        if query.output == Output::Ids && !judge.is_sampled {
-            judge.sample();
-        }
+        judge.sample_found();
         let rest_ns = judge.scan_ns - self.join_ns(judge.reads.found, query.output);
         let crew = Crew::for_work(threads, rest_ns, self.divide_ns);
         match crew.threads {
@@ -363,9 +361,8 @@ impl<'j, L: ElfLayout> Judge<'j, L> {
             }
         }
         // Before the first leaf nothing is known about the rest.
-        let joins = self.threads > 1 && self.query.output == Output::Ids;
-        if joins && self.query.table.is_some() && !self.is_sampled && rest_ns >= self.gate.divide_ns {
-            self.sample();
+        if self.threads > 1 && rest_ns >= self.gate.divide_ns {
+            self.sample_found();
         }
         let rest_ns = rest_ns - self.gate.join_ns(self.found(work, behind), self.query.output);
         if self.threads > 1 && rest_ns.is_finite() && rest_ns >= self.gate.divide_ns {
@@ -379,6 +376,13 @@ impl<'j, L: ElfLayout> Judge<'j, L> {
     /// Rows that will be found in all, as far as that is known.
     fn found(&self, work: &Work, behind: f64) -> f64 {
         if self.is_sampled { self.reads.found } else { (work.found + work.pending) as f64 / behind.max(1e-9) }
+    }
+
+    /// Learns how many rows there will be, if their number decides whether threads share them.
+    fn sample_found(&mut self) {
+        if self.query.output == Output::Ids && self.query.table.is_some() && !self.is_sampled {
+            self.sample();
+        }
     }
 
     /// Scans a few blocks, which tell what the whole scan reads and finds.
