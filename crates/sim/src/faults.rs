@@ -102,6 +102,10 @@ impl FaultKind {
         Self::LostAnswers,
     ];
 
+    /// Those that lose no memory and end no compute server.
+    pub const PASSING: [Self; 7] =
+        [Self::Torn, Self::Spikes, Self::Slow, Self::Stop, Self::Kill, Self::Disconnect, Self::LostAnswers];
+
     pub fn name(self) -> &'static str {
         match self {
             Self::Torn => "torn",
