@@ -3,6 +3,8 @@
 //! With the feature `defects`, `pando_fabric::defect` activates one of them on a thread; builds without it pay nothing.
 //! `tests/it/defects.rs` requires that the checks find each.
 
+use pando_fabric::defect;
+
 /// A step of a query or a change that is skipped or done wrongly.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Defect {
@@ -37,22 +39,8 @@ impl Defect {
     ];
 }
 
-#[cfg(feature = "defects")]
-impl pando_fabric::defect::Defect for Defect {
+impl defect::Defect for Defect {
     fn number(self) -> u8 {
         self as u8
     }
-}
-
-/// Whether `defect` is active.
-#[cfg(feature = "defects")]
-pub(crate) fn defect(defect: Defect) -> bool {
-    pando_fabric::defect::defect(defect)
-}
-
-/// Whether `defect` is active.
-#[cfg(not(feature = "defects"))]
-#[inline(always)]
-pub(crate) const fn defect(_: Defect) -> bool {
-    false
 }

@@ -11,11 +11,12 @@ use std::ops::{AddAssign, Range};
 use pando_fabric::{Endpoint, GlobalAddr, PageBuf, Work, join_all};
 use pando_pool::Pool;
 
-use crate::defect::{Defect, defect};
+use crate::defect::Defect;
 use crate::error::{Attempt, Retry, damaged};
 use crate::lists::ListCache;
 use crate::manifest::{Manifest, SEAL};
 use crate::options::ReadOptions;
+use pando_fabric::defect::defect;
 
 /// Bytes per READ at most; longer parts take several.
 const READ_BYTES: u64 = 256 << 10;

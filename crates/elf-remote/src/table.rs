@@ -10,7 +10,7 @@ use pando_elf::{Column, Dictionary, Tombstones};
 use pando_fabric::{Endpoint, join_all};
 use pando_pool::{Pool, PoolError};
 
-use crate::defect::{Defect, defect};
+use crate::defect::Defect;
 use crate::descriptor::{Descriptor, PartRef, Pieces};
 use crate::error::{Attempt, RemoteError, Retry};
 use crate::follow::{Reads, Version};
@@ -18,6 +18,7 @@ use crate::image::{Cached, Image};
 use crate::lists::ListCacheOptions;
 use crate::manifest::{Kind, Stamped};
 use crate::options::ReadOptions;
+use pando_fabric::defect::defect;
 
 /// Dictionaries of a part; those that were not loaded are empty.
 #[derive(Clone, Debug)]

@@ -10,7 +10,7 @@ use pando_fabric::{Endpoint, join_all};
 use pando_pool::Pool;
 use std::sync::Arc;
 
-use crate::defect::{Defect, defect};
+use crate::defect::Defect;
 use crate::descriptor::{Descriptor, TableSpec};
 use crate::error::{Attempt, RemoteError, Result, Retry};
 use crate::fetch::Cost;
@@ -20,6 +20,7 @@ use crate::manifest::{Kind, Root};
 use crate::options::ReadOptions;
 use crate::receiver::FoundRows;
 use crate::table::{Dictionaries, Part, Table, read_descriptor};
+use pando_fabric::defect::defect;
 
 /// Times that a description is READ that others have replaced meanwhile.
 const DESCRIPTIONS_MAX: u32 = 64;

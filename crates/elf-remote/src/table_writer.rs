@@ -23,7 +23,7 @@ use pando_elf::{
 use pando_fabric::{Endpoint, GlobalAddr, MemoryServerId};
 use pando_pool::{IndexRecord, Pool, PoolError};
 
-use crate::defect::{Defect, defect};
+use crate::defect::Defect;
 use crate::descriptor::{Descriptor, PartRef, TableSpec};
 use crate::error::{Attempt, RemoteError, Result, Retry};
 use crate::limbo::{Batch, Block};
@@ -37,6 +37,7 @@ use crate::write::Source;
 pub use audit::{TableAudit, audit_table, is_elf, table_blocks};
 use audit::{blocks_of, whole_part};
 use draft::Draft;
+use pando_fabric::defect::defect;
 
 /// Times that bytes of one version may be wrong before it counts as damaged.
 const BAD_PIECES_MAX: u32 = 2;

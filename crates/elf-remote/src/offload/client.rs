@@ -9,12 +9,13 @@ use pando_fabric::{Endpoint, FabricError, MemoryServerId, Nanos, Request, join_a
 use super::wire::Call;
 use super::{Found, Want};
 use crate::costs::{Estimate, Way};
-use crate::defect::{Defect, defect};
+use crate::defect::Defect;
 use crate::error::{Attempt, RemoteError, Retry};
 use crate::fetch::confirm;
 use crate::follow::Reads;
 use crate::image::{Begun, Image};
 use crate::receiver::{FoundRows, Receiver, Rows};
+use pando_fabric::defect::defect;
 
 /// A search that may be offloaded, and what is expected of it.
 struct Offer {
@@ -41,9 +42,7 @@ impl Image {
         }
         let mut out = Receiver::<Count>::new(None);
         self.finish(&mut reads.fetch(self), filter, begun, &mut out).await?;
-        if let Some(offer) = &offer {
-            note(reads, offer, out.found);
-        }
+        note(reads, offer.as_ref(), out.found);
         Ok(out.found)
     }
 
@@ -62,9 +61,7 @@ impl Image {
         }
         let mut out = Receiver::new(Some(sink));
         self.finish(&mut reads.fetch(self), filter, begun, &mut out).await?;
-        if let Some(offer) = &offer {
-            note(reads, offer, out.found);
-        }
+        note(reads, offer.as_ref(), out.found);
         Ok(())
     }
 
@@ -94,9 +91,7 @@ impl Image {
         let mut fetch = reads.fetch(self);
         self.finish(&mut fetch, filter, begun, &mut Receiver::<Count>::of_rows(&mut rows)).await?;
         let found = self.codes(&mut fetch, rows).await?;
-        if let Some(offer) = &offer {
-            note(reads, offer, found.ids.len() as u64);
-        }
+        note(reads, offer.as_ref(), found.ids.len() as u64);
         Ok(found)
     }
 
@@ -161,16 +156,16 @@ impl Image {
         reads.cost.call_bytes += body.len() as u64 + answer.ids.len() as u64 * 4 + codes;
         reads.cost.rows_compared += answer.rows_compared;
         reads.cost.rows_taken += answer.rows_taken;
-        note(reads, offer, answer.count);
+        note(reads, Some(offer), answer.count);
         Ok(found)
     }
 }
 
 /// Learns from a search that found `found` rows. A call that was refused counts as one that took as long as it and
 /// the READs instead.
-fn note<E: Endpoint>(reads: &Reads<'_, E>, offer: &Offer, found: u64) {
-    let took = reads.ep.now().saturating_sub(offer.began);
-    if offer.estimate.trips > 0.0 {
+fn note<E: Endpoint>(reads: &Reads<'_, E>, offer: Option<&Offer>, found: u64) {
+    if let Some(offer) = offer.filter(|offer| offer.estimate.trips > 0.0) {
+        let took = reads.ep.now().saturating_sub(offer.began);
         reads.offloads.note(offer.server, offer.way, &offer.estimate, found, took);
     }
 }

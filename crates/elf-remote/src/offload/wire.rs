@@ -154,7 +154,7 @@ pub(super) fn put_answer(answer: Option<&Found>, out: &mut Vec<u8>) {
     // The number of levels follows from the bytes.
 }
 
-/// Appends ids in the shortest form. A bitmap loses their order, in which nothing depends on it.
+/// Appends ids in the shortest form. A bitmap loses their order, on which nothing depends.
 fn put_ids(ids: &[u64], out: &mut Vec<u8>) {
     let (Some(&first), Some(&last)) = (ids.iter().min(), ids.iter().max()) else {
         out.push(NO_IDS);
