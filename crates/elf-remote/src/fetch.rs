@@ -8,7 +8,7 @@
 
 use std::ops::{AddAssign, Range};
 
-use pando_fabric::{Endpoint, GlobalAddr, PageBuf, Work, join_all};
+use pando_fabric::{Endpoint, GlobalAddr, PageBuf, Work, join_at_most};
 use pando_pool::Pool;
 
 use crate::defect::Defect;
@@ -20,6 +20,8 @@ use pando_fabric::defect::defect;
 
 /// Bytes per READ at most; longer parts take several.
 const READ_BYTES: u64 = 256 << 10;
+/// READs that a query has in flight: more of them than keep a link busy gain nothing.
+const VERBS_AT_ONCE: usize = 256;
 
 /// Verbs of a query.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -135,13 +137,11 @@ impl<E: Endpoint> Access for Remote<'_, E> {
         let check = self.check.take();
         cost.checks += u64::from(check.is_some());
         let verbs = reads.iter().map(Verb::Read).chain(check.map(Verb::Confirm));
-        let pages = join_all(verbs.map(async |verb| match verb {
+        let pages = verbs.map(async |verb| match verb {
             Verb::Read(read) => Ok(Some(ep.read(read.at, buffer(ep, read.bytes)).await?)),
             Verb::Confirm(version) => confirm(ep, pool, version).await.map(|()| None),
-        }))
-        .await
-        .into_iter()
-        .collect::<Attempt<Vec<_>>>()?;
+        });
+        let pages = join_at_most(VERBS_AT_ONCE, pages).await.into_iter().collect::<Attempt<Vec<_>>>()?;
         let bytes_of = |(read, page): (&Read, PageBuf)| {
             let mut bytes = Vec::new();
             page.append_bytes_to(read.bytes, &mut bytes);

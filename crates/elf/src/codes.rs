@@ -351,6 +351,21 @@ impl<'a> NumberSlice<'a> {
     pub fn iter(self) -> impl Iterator<Item = u64> + 'a {
         (0..self.len()).map(move |i| self.get(i))
     }
+
+    /// Place of the first number of `part` if all its numbers stand in the memory of this slice.
+    pub(crate) fn position_of(self, part: Self) -> Option<usize> {
+        match (self, part) {
+            (Self::Narrow(whole), Self::Narrow(part)) => position_of(whole, part),
+            (Self::Wide(whole), Self::Wide(part)) => position_of(whole, part),
+            _ => None,
+        }
+    }
+}
+
+fn position_of<T>(whole: &[T], part: &[T]) -> Option<usize> {
+    let bytes = part.as_ptr().addr().checked_sub(whole.as_ptr().addr())?;
+    let first = bytes / size_of::<T>();
+    (bytes % size_of::<T>() == 0 && first + part.len() <= whole.len()).then_some(first)
 }
 
 #[cfg(test)]

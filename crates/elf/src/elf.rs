@@ -6,6 +6,7 @@
 use std::sync::Arc;
 
 use crate::build::{BuildOptions, build_columnar, build_linear, sorted_columnar, sorted_linear, sorted_rows};
+use crate::codes::NumberSlice;
 use crate::error::{Error, Result};
 use crate::gate::{Gate, Method, Output, Query};
 use crate::kernel::Kernel;
@@ -16,6 +17,7 @@ use crate::search::{exact, exact_many};
 use crate::selection::{Bitmap, Ids, RowId, sort_ids};
 use crate::sink::{Count, Sink};
 use crate::sort::Sorted;
+use crate::spans::IdSpans;
 use crate::table::CodeTable;
 
 /// Columns up to which an exact match needs no allocation.
@@ -282,7 +284,7 @@ pub struct Selection<'e, B> {
     filter: Filter,
 }
 
-impl<B: AsRef<[u8]> + Sync> Selection<'_, B> {
+impl<'e, B: AsRef<[u8]> + Sync> Selection<'e, B> {
     /// Number of matching rows.
     pub fn count(&self) -> u64 {
         let mut count = Count::default();
@@ -301,6 +303,28 @@ impl<B: AsRef<[u8]> + Sync> Selection<'_, B> {
     /// Appends the ids that [`ids`](Self::ids) returns.
     pub fn ids_into<T: RowId>(&self, out: &mut Vec<T>) -> Result<Method> {
         Ok(self.fill(Output::Ids, true, &mut self.elf.ids(out)?))
+    }
+
+    /// Does what [`ids`](Self::ids) does without copying the ids of rows that a walk of a columnar image finds without
+    /// comparing them. In the calling thread.
+    ///
+    /// ```
+    /// use pando_elf::{BuildOptions, CodeTable, Elf, Interval, LayoutKind, Predicate};
+    /// let table = CodeTable::new(vec![vec![3, 1, 2, 1], vec![7, 9, 8, 7]])?;
+    /// let elf = Elf::build(&table, &[0, 1], LayoutKind::Columnar, &BuildOptions::default())?;
+    /// let spans = elf.select(&Predicate::all().and(0, [Interval::new(1, 2)]))?.spans();
+    /// assert_eq!(spans.len(), 3);
+    /// assert_eq!(spans.slices().count(), 1);
+    /// assert_eq!(spans.iter().collect::<Vec<_>>(), [3, 1, 2]);
+    /// # Ok::<(), pando_elf::Error>(())
+    /// ```
+    pub fn spans(&self) -> IdSpans<'e> {
+        let mut spans = IdSpans::of(match &self.elf.image {
+            Image::Linear(_) => NumberSlice::Narrow(&[]),
+            Image::Columnar(columnar) => columnar.tids(),
+        });
+        self.run(Output::Ids, &mut spans);
+        spans
     }
 
     /// Ids of the matching rows in preorder of the Elf, without a scan. Fails if `T` cannot hold them.

@@ -229,6 +229,18 @@ pub(crate) fn prefetch(bytes: &[u8], at: usize) {
     }
 }
 
+/// Does what [`prefetch`] does for the line of a word that is needed so much later that the first cache may have lost
+/// it by then: it comes into the second one only.
+#[inline]
+pub(crate) fn prefetch_early(words: &[u64], at: usize) {
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    if let Some(word) = words.get(at) {
+        use std::arch::x86_64::{_MM_HINT_T1, _mm_prefetch};
+        // SAFETY: the word exists, and a prefetch has no effect that a program can see.
+        unsafe { _mm_prefetch::<_MM_HINT_T1>(std::ptr::from_ref(word).cast()) };
+    }
+}
+
 /// Compares chunks of 64 codes. With `skips`, those without a candidate are passed over.
 #[inline(always)]
 fn portable<C: Code>(codes: &[C], intervals: &[Interval], masks: &mut [u64], skips: bool) {

@@ -33,6 +33,7 @@ mod search;
 mod selection;
 mod sink;
 mod sort;
+mod spans;
 mod sql;
 mod store;
 mod stored;
@@ -67,6 +68,7 @@ pub use schema::{Column, ColumnType, Schema, Value};
 pub use search::{Walk, exact, exact_many, range};
 pub use selection::{Bitmap, Ids, RowId};
 pub use sink::{Count, Sink, bits};
+pub use spans::IdSpans;
 pub use sql::{SqlOptions, parse_condition};
 pub use store::{
     Cached, CachedPlace, CachedWords, DualAccess, Hybrid, Levels, ListCache, Mapped, MappedFile, Medium,

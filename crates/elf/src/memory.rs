@@ -9,7 +9,7 @@ use std::collections::TryReserveError;
 use rustix::mm::{Advice, madvise};
 
 /// Bytes from which huge pages are asked for: less would waste most of the last one.
-const LARGE: usize = 16 << 20;
+const LARGE: usize = 4 << 20;
 const PAGE: usize = 4096;
 
 /// An empty vector with room for `count` items.

@@ -44,7 +44,7 @@ pub use counters::{VerbCounters, VerbCounts};
 pub use endpoint::{Endpoint, Fabric, RegionInfo, yield_once};
 pub use error::{FabricError, Result};
 pub use growing::{Growing, LATER_MAX};
-pub use join::join_all;
+pub use join::{join_all, join_at_most};
 pub use outlined::{Outlined, outlined};
 pub use patience::{Patience, WaitedTooLong, limited};
 pub use random::Random;

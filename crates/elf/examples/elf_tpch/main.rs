@@ -8,16 +8,27 @@
 mod file;
 
 use std::error::Error;
+use std::hint::black_box;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 
 use pando_elf::{
-    Advice, Bitmap, BuildOptions, Count, Elf, EncodedTable, Ids, Kernel, LayoutKind, Output, Predicate, Sink,
-    SqlOptions, Value, for_workload, parse_condition, scan,
+    Advice, Bitmap, BuildOptions, Count, Elf, EncodedTable, Ids, Kernel, LayoutKind, NumberSlice, Predicate,
+    Sink, SqlOptions, Value, for_workload, parse_condition, scan,
 };
 
 type Outcome<T> = Result<T, Box<dyn Error>>;
+
+/// What a timed search gives.
+#[derive(Clone, Copy)]
+enum Kind {
+    Count,
+    /// Ids as slices of the image; a scan copies them.
+    Spans,
+    Ids,
+    Bitmap,
+}
 
 struct Query {
     name: String,
@@ -122,28 +133,34 @@ fn time_q6(predicate: &Predicate, all: &Elf, table: &EncodedTable, rounds: usize
         ids.clear();
         let start = Instant::now();
         match (method, output) {
-            (None, Output::Count) => scan(&table.codes, predicate, kernel, &mut Count::default())?,
-            (None, Output::Ids) => scan(&table.codes, predicate, kernel, &mut Ids::new(&mut ids, kernel))?,
-            (None, Output::Bitmap) => {
+            (None, Kind::Count) => scan(&table.codes, predicate, kernel, &mut Count::default())?,
+            (None, Kind::Ids | Kind::Spans) => {
+                scan(&table.codes, predicate, kernel, &mut Ids::new(&mut ids, kernel))?
+            }
+            (None, Kind::Bitmap) => {
                 bitmap.restart();
                 scan(&table.codes, predicate, kernel, &mut bitmap)?;
             }
-            (Some((elf, predicate)), Output::Count) => {
+            (Some((elf, predicate)), Kind::Count) => {
                 elf.select(predicate)?.count();
             }
-            (Some((elf, predicate)), Output::Ids) => {
+            (Some((elf, predicate)), Kind::Ids) => {
                 elf.select(predicate)?.ids_into(&mut ids)?;
             }
-            (Some((elf, predicate)), Output::Bitmap) => {
+            (Some((elf, predicate)), Kind::Spans) => {
+                black_box(elf.select(predicate)?.spans());
+            }
+            (Some((elf, predicate)), Kind::Bitmap) => {
                 elf.select(predicate)?.bitmap_into(&mut bitmap)?;
             }
         }
         Ok(start.elapsed().as_secs_f64() * 1e6)
     };
-    let mut times = vec![[const { [const { Vec::new() }; 2] }; 3]; 4];
+    let mut times = vec![[const { [const { Vec::new() }; 2] }; 4]; 4];
     for _ in 0..rounds {
         for (method, times) in elves.iter().zip(&mut times) {
-            for (output, times) in [Output::Count, Output::Ids, Output::Bitmap].into_iter().zip(times) {
+            for (output, times) in [Kind::Count, Kind::Spans, Kind::Ids, Kind::Bitmap].into_iter().zip(times)
+            {
                 // First after the other methods, which leave little of it in caches, and then again.
                 for times in times {
                     times.push(run(method, output)?);
@@ -152,20 +169,41 @@ fn time_q6(predicate: &Predicate, all: &Elf, table: &EncodedTable, rounds: usize
         }
     }
     let names = ["scan", "linear, 3 columns", "columnar, 3 columns", "columnar, 15 columns"];
+    eprintln!("Q6, us, medians of {rounds} rounds, kernel {}", kernel.name());
     eprintln!(
-        "Q6, us, medians of {rounds} rounds, kernel {}: count, ids, bitmap after other methods, then again",
-        kernel.name()
+        "count, ids as slices (of the scan: copied), ids, bitmap; first after other methods, then again"
     );
     for (name, times) in names.iter().zip(times) {
         eprint!("{name:22}");
         for which in 0..2 {
             for output in &times {
-                let mut times = output[which].clone();
-                times.sort_by(f64::total_cmp);
-                eprint!(" {:9.1}", times[times.len() / 2]);
+                eprint!(" {:9.1}", median(output[which].clone()));
             }
         }
         eprintln!();
     }
+    time_bits(columnar.select(&in_few)?.ids::<u32>()?, &mut bitmap, rounds)
+}
+
+/// What a bitmap takes when its ids are known: what no search for them can undercut.
+fn time_bits(ids: Vec<u32>, bitmap: &mut Bitmap, rounds: usize) -> Outcome<()> {
+    let bytes: Vec<u8> = ids.iter().flat_map(|id| id.to_le_bytes()).collect();
+    let ids = NumberSlice::open(&bytes, size_of::<u32>()).ok_or("ids have four bytes")?;
+    let mut times = [Vec::new(), Vec::new()];
+    for _ in 0..rounds {
+        let start = Instant::now();
+        bitmap.restart();
+        times[0].push(start.elapsed().as_secs_f64() * 1e6);
+        let start = Instant::now();
+        bitmap.span(ids);
+        times[1].push(start.elapsed().as_secs_f64() * 1e6);
+    }
+    let [clear, set] = times.map(median);
+    eprintln!("the bitmap alone: {clear:.1} to clear it, {set:.1} to set the bits of {} ids", ids.len());
     Ok(())
+}
+
+fn median(mut times: Vec<f64>) -> f64 {
+    times.sort_by(f64::total_cmp);
+    times[times.len() / 2]
 }

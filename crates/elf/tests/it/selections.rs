@@ -90,6 +90,10 @@ fn check(elf: &Elf, table: &CodeTable, order: &[usize], predicate: &Predicate) {
     let mut ids = vec![99_u32];
     let method = selection.ids_into(&mut ids).expect("few rows");
     let expected = if method == Method::Walk { &in_order } else { &rows };
+    let spans = selection.spans();
+    assert_eq!((spans.len(), spans.is_empty()), (rows.len() as u64, rows.is_empty()));
+    let found: Vec<u64> = spans.iter().collect();
+    assert!(found == in_order || found == rows, "{found:?} is neither {in_order:?} nor {rows:?}");
     assert_eq!(ids[1..].iter().map(|&id| u64::from(id)).collect::<Vec<_>>(), *expected);
     assert_eq!(selection.sorted_ids::<u64>(), Ok(rows.clone()));
     assert_eq!(selection.sorted_ids::<u32>().expect("few rows").len(), rows.len());
