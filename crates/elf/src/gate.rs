@@ -75,7 +75,7 @@ pub struct Gate {
     pub surprise_ns: f64,
     /// A word of codes that is waited for, because those before it were passed over.
     pub wait_ns: f64,
-    /// A cache line of row ids that a walk reads for rows that it compared.
+    /// A cache line of row ids that a walk reads for one of few rows that it compared.
     pub ids_line_ns: f64,
     /// A row that a walk adds to ids.
     pub walk_id_ns: f64,
@@ -104,7 +104,7 @@ impl Default for Gate {
             cache_bytes: 24e6,
             surprise_ns: 8.0,
             wait_ns: 110.0,
-            ids_line_ns: 5.0,
+            ids_line_ns: 18.0,
             walk_id_ns: 0.3,
             walk_bit_ns: 1.0,
             scan_id_ns: 0.3,
@@ -220,10 +220,16 @@ impl Gate {
             + self.ids_lines_ns(work, output)
     }
 
-    /// Cost of the row ids of compared rows, which are scattered if few of them match.
+    /// Cost of the row ids of compared rows: the lines of few are waited for, those of many are read one after the
+    /// other, like codes.
     fn ids_lines_ns(&self, work: &Work, output: Output) -> f64 {
-        let lines = work.found_by_comparison.min(work.compared / IDS_PER_LINE);
-        if output == Output::Count { 0.0 } else { self.ids_line_ns * lines as f64 }
+        if output == Output::Count || work.compared == 0 {
+            return 0.0;
+        }
+        let lines = work.compared as f64 / IDS_PER_LINE as f64;
+        let read = 1.0 - (-(work.found_by_comparison as f64) / lines).exp();
+        let near_ns = (self.scan_byte_ns + self.far_byte_ns) * LINE_BYTES;
+        lines * read * (self.ids_line_ns + (near_ns - self.ids_line_ns) * read * read)
     }
 
     fn walk_found_ns(&self, output: Output) -> f64 {

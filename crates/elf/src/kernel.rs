@@ -167,6 +167,17 @@ impl Kernel {
         self,
         rows: usize,
         conditions: impl Iterator<Item = (CodeSlice<'c>, &'c [Interval])>,
+        take: impl FnMut(usize, u64),
+    ) -> Compared {
+        self.select_ahead(rows, conditions, |_, _| (), take)
+    }
+
+    /// Does what [`select`](Self::select) does, and calls `fetch` with all that `take` will be called with before.
+    pub fn select_ahead<'c>(
+        self,
+        rows: usize,
+        conditions: impl Iterator<Item = (CodeSlice<'c>, &'c [Interval])>,
+        fetch: impl Fn(usize, u64),
         mut take: impl FnMut(usize, u64),
     ) -> Compared {
         let mut masks = [u64::MAX; BLOCK_ROWS / WORD];
@@ -179,6 +190,9 @@ impl Kernel {
             done.add(self.compare(codes, intervals, masks, Combine::And));
         }
         let mut taken = 0;
+        for (word, &mask) in masks.iter().enumerate().filter(|(_, mask)| **mask != 0) {
+            fetch(word * WORD, mask);
+        }
         for (word, &mask) in masks.iter().enumerate().filter(|(_, mask)| **mask != 0) {
             take(word * WORD, mask);
             taken += 1;
@@ -297,6 +311,7 @@ fn pack(hits: &[u8; WORD]) -> u64 {
 #[cfg(target_arch = "x86_64")]
 mod x86 {
     use std::arch::x86_64::*;
+    use std::hint::select_unpredictable;
 
     use zerocopy::little_endian::U32;
 
@@ -462,11 +477,12 @@ mod x86 {
         out.reserve(WORD);
         let len = out.len() + mask.count_ones() as usize;
         let room = out.spare_capacity_mut();
-        let mut at = 0;
+        let (mut at, mut bit) = (0, 0);
         while mask != 0 {
             for place in &mut room[at..at + STRIDE] {
-                // Behind the last bit, this is 64 modulo 64.
-                place.write(id(mask.trailing_zeros() as usize % WORD));
+                // Behind the last bit its id is written again: another one may be far away in memory.
+                bit = select_unpredictable(mask != 0, mask.trailing_zeros() as usize, bit);
+                place.write(id(bit % WORD));
                 mask &= mask.wrapping_sub(1);
             }
             at += STRIDE;

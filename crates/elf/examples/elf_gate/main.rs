@@ -24,6 +24,8 @@ const PREDICATES: usize = 1_000;
 /// Factor from which a predicate is measured again, in as many times more rounds.
 const SUSPICIOUS: f64 = 1.15;
 const MORE_ROUNDS: usize = 5;
+/// Factor that no predicate should exceed.
+const MOST: f64 = 1.3;
 
 fn main() {
     let mut arguments = std::env::args().skip(1).map(|argument| argument.parse().expect("a number"));
@@ -90,7 +92,7 @@ fn report(elf: &Elf, table: &CodeTable, output: Output, mut measured: Vec<Times>
     measured.sort_by(|a, b| a.factor.total_cmp(&b.factor));
     let at = |share: f64| measured[((measured.len() - 1) as f64 * share) as usize].factor;
     println!(
-        "{:8} min {:.3}, 10% {:.3}, median {:.3}, 90% {:.3}, 99% {:.3}, max {:.3}",
+        "{:8} min {:.3}, 10% {:.3}, median {:.3}, 90% {:.3}, 99% {:.3}, max {:.3}; {} above {MOST}",
         format!("{output:?}"),
         at(0.0),
         at(0.1),
@@ -98,6 +100,7 @@ fn report(elf: &Elf, table: &CodeTable, output: Output, mut measured: Vec<Times>
         at(0.9),
         at(0.99),
         at(1.0),
+        measured.iter().filter(|times| times.factor > MOST).count(),
     );
     for Times { factor, scan_ns, predicate } in measured.iter().rev().take(5) {
         let conditions: Vec<String> = predicate

@@ -17,6 +17,7 @@
 
 mod exact;
 
+use std::hint::select_unpredictable;
 use std::ops::Range;
 
 use zerocopy::little_endian::{U32, U64};
@@ -42,8 +43,12 @@ const ENDS_AHEAD: usize = 12;
 const PLACES_AHEAD: usize = 6;
 
 const LINE_BYTES: usize = 64;
+/// Row ids of 4 bytes in a cache line.
+const LINE_IDS: usize = LINE_BYTES / 4;
 /// Cache lines of row ids that are fetched before they are taken; the processor foresees the further ones.
 const FETCHED_LINES: usize = 8;
+/// Ids of 64 rows up to which they are fetched one by one; the processor reads on by itself where more are needed.
+const FETCHED_IDS: u32 = 12;
 
 /// Rows up to which a run is checked row by row.
 const SHORT_RUN: usize = 8;
@@ -554,8 +559,28 @@ impl<B: AsRef<[u8]>> Columnar<B> {
         let levels = filter.constrained_from(run.level);
         let conditions = self.strips(run, levels).zip(levels);
         let conditions = conditions.filter_map(|(strip, &level)| Some((strip, filter.level(level)?)));
+        let fetch = |row: usize, mask: u64| {
+            if S::READS_IDS {
+                self.fetch_ids(run.first + row, mask);
+            }
+        };
         let take = |row: usize, mask| sink.masked(tids.slice(row..tids.len().min(row + WORD)), mask);
-        self.kernel.select(tids.len(), conditions, take)
+        self.kernel.select_ahead(tids.len(), conditions, fetch, take)
+    }
+
+    /// Asks for the ids of the rows from `first` on whose bit in `mask` is set, if they are few: the processor does not
+    /// foresee which.
+    #[inline]
+    fn fetch_ids(&self, first: usize, mask: u64) {
+        if mask.count_ones() > FETCHED_IDS {
+            return;
+        }
+        let (bytes, any) = (self.bytes.as_ref(), mask.trailing_zeros() as usize);
+        for line in (0..WORD).step_by(LINE_IDS) {
+            let is_needed = mask >> line & ((1 << LINE_IDS) - 1) != 0;
+            let row = first + select_unpredictable(is_needed, line, any);
+            prefetch(bytes, self.sections.tids.start + row * self.header.pointer_bytes);
+        }
     }
 }
 
