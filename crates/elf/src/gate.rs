@@ -32,11 +32,14 @@ const FIRST_MOST: f64 = 1.5;
 /// Cost from which a walk has cost so much that it is dropped only for a scan that is expected to take less than the rest.
 const LATE: f64 = 0.25;
 /// What a walk may cost in all before that.
-const GAIN: f64 = 0.9;
+const GAIN: f64 = 0.7;
 
 /// Row ids in a cache line.
 const IDS_PER_LINE: u64 = 16;
 const LINE_BYTES: f64 = 64.0;
+/// Bytes of row ids that stay in a core's second cache, and from which few of them do.
+const NEAR_BYTES: f64 = 1e6;
+const FAR_BYTES: f64 = 4e6;
 
 const SAME: &str = "the table has as many columns as the filter was made for";
 
@@ -77,6 +80,8 @@ pub struct Gate {
     pub wait_ns: f64,
     /// A cache line of row ids that a walk reads for one of few rows that it compared.
     pub ids_line_ns: f64,
+    /// A cache line of row ids that a walk reads next after another one.
+    pub next_ids_line_ns: f64,
     /// A row that a walk adds to ids.
     pub walk_id_ns: f64,
     /// A row that a walk adds to a bitmap.
@@ -105,9 +110,10 @@ impl Default for Gate {
             surprise_ns: 8.0,
             wait_ns: 110.0,
             ids_line_ns: 18.0,
-            walk_id_ns: 0.3,
+            next_ids_line_ns: 6.0,
+            walk_id_ns: 0.4,
             walk_bit_ns: 1.0,
-            scan_id_ns: 0.3,
+            scan_id_ns: 0.15,
             scan_gap_id_ns: 50.0,
             patience: 0.0125,
             divide_ns: 100_000.0,
@@ -228,8 +234,16 @@ impl Gate {
         }
         let lines = work.compared as f64 / IDS_PER_LINE as f64;
         let read = 1.0 - (-(work.found_by_comparison as f64) / lines).exp();
-        let near_ns = (self.scan_byte_ns + self.far_byte_ns) * LINE_BYTES;
-        lines * read * (self.ids_line_ns + (near_ns - self.ids_line_ns) * read * read)
+        lines * read * (self.ids_line_ns + (self.next_ids_line_ns - self.ids_line_ns) * read * read)
+    }
+
+    /// These costs with those of row ids as they are among `rows` rows, whose ids may stay in a core's second cache.
+    fn among(self, rows: u64) -> Self {
+        let bytes = rows as f64 / IDS_PER_LINE as f64 * LINE_BYTES;
+        let far_share = ((bytes - NEAR_BYTES) / (FAR_BYTES - NEAR_BYTES)).clamp(0.0, 1.0);
+        let near_ns = self.walk_byte_ns * LINE_BYTES;
+        let among = |far_ns: f64| near_ns + far_share * (far_ns - near_ns);
+        Self { ids_line_ns: among(self.ids_line_ns), next_ids_line_ns: among(self.next_ids_line_ns), ..self }
     }
 
     fn walk_found_ns(&self, output: Output) -> f64 {
@@ -260,6 +274,8 @@ impl Gate {
 
 /// Decides at checkpoints whether a walk goes on.
 struct Judge<'j, L> {
+    /// Costs in general, and among the rows that this walk compares.
+    costs: Gate,
     gate: Gate,
     layout: &'j L,
     query: Query<'j>,
@@ -295,6 +311,7 @@ impl<'j, L: ElfLayout> Judge<'j, L> {
         // Without a scan to compare with, checkpoints only ask whether the rest should be divided.
         let checkpoint_ns = if reads.is_some() { scan_ns } else { gate.divide_ns } * gate.patience;
         Self {
+            costs: gate,
             gate,
             layout,
             query,
@@ -326,16 +343,19 @@ impl<'j, L: ElfLayout> Judge<'j, L> {
     fn allows(&mut self, work: &Work) -> bool {
         let spent_ns = self.gate.walk_ns(work, self.far_share, self.query.output);
         let next_ns = spent_ns + self.gate.walk_found_ns(self.query.output) * work.pending as f64;
-        next_ns < self.checkpoint_ns || self.passes_checkpoint(work, spent_ns, next_ns)
+        next_ns < self.checkpoint_ns || self.passes_checkpoint(work, next_ns)
     }
 
     #[cold]
-    fn passes_checkpoint(&mut self, work: &Work, spent_ns: f64, next_ns: f64) -> bool {
+    fn passes_checkpoint(&mut self, work: &Work, next_ns: f64) -> bool {
         let is_first = self.extents.is_none();
         if is_first {
             self.extents = Some(self.layout.extents(self.query.filter));
         }
         let behind = share_behind(self.extents.as_deref().unwrap_or_default(), work.position);
+        let compared = (work.compared as f64 / behind.max(1e-9)) as u64;
+        self.gate = self.costs.among(compared.min(self.places()));
+        let spent_ns = self.gate.walk_ns(work, self.far_share, self.query.output);
         let found_ns = self.gate.walk_found_ns(self.query.output);
         let visit_ns = spent_ns - found_ns * work.found as f64;
         let visits_ns = self.rest_ns(visit_ns, behind);
