@@ -34,12 +34,17 @@ const LATE: f64 = 0.25;
 /// What a walk may cost in all before that.
 const GAIN: f64 = 0.7;
 
+/// Weight of the part of a walk since the last checkpoint, in shares of the whole.
+const RECENT: f64 = 1.5;
+
 /// Row ids in a cache line.
 const IDS_PER_LINE: u64 = 16;
 const LINE_BYTES: f64 = 64.0;
-/// Bytes of row ids that stay in a core's second cache, and from which few of them do.
-const NEAR_BYTES: f64 = 1e6;
-const FAR_BYTES: f64 = 4e6;
+/// Share of a cache up to which row ids stay there beside the codes.
+const IDS_SHARE: f64 = 1.0 / 3.0;
+/// Costs like [`Gate::ids_line_ns`] and [`Gate::next_ids_line_ns`] of row ids that stay there.
+const NEAR_LINE_NS: f64 = 2.5;
+const NEXT_NEAR_LINE_NS: f64 = 0.5;
 
 const SAME: &str = "the table has as many columns as the filter was made for";
 
@@ -229,21 +234,27 @@ impl Gate {
     /// Cost of the row ids of compared rows: the lines of few are waited for, those of many are read one after the
     /// other, like codes.
     fn ids_lines_ns(&self, work: &Work, output: Output) -> f64 {
-        if output == Output::Count || work.compared == 0 {
+        if output == Output::Count || work.found_by_comparison == 0 {
             return 0.0;
         }
         let lines = work.compared as f64 / IDS_PER_LINE as f64;
-        let read = 1.0 - (-(work.found_by_comparison as f64) / lines).exp();
+        let ids_per_line = work.found_by_comparison as f64 / lines;
+        // Share of the lines that have one of the ids: nearly 1 - exp(-ids_per_line), at each step of a walk.
+        let read = (ids_per_line / (1.0 + 0.58 * ids_per_line)).min(1.0);
         lines * read * (self.ids_line_ns + (self.next_ids_line_ns - self.ids_line_ns) * read * read)
     }
 
-    /// These costs with those of row ids as they are among `rows` rows, whose ids may stay in a core's second cache.
+    /// These costs for an image of `rows` rows, whose ids may stay in a cache of the processor.
     fn among(self, rows: u64) -> Self {
         let bytes = rows as f64 / IDS_PER_LINE as f64 * LINE_BYTES;
-        let far_share = ((bytes - NEAR_BYTES) / (FAR_BYTES - NEAR_BYTES)).clamp(0.0, 1.0);
-        let near_ns = self.walk_byte_ns * LINE_BYTES;
-        let among = |far_ns: f64| near_ns + far_share * (far_ns - near_ns);
-        Self { ids_line_ns: among(self.ids_line_ns), next_ids_line_ns: among(self.next_ids_line_ns), ..self }
+        let stays = self.cache_bytes * IDS_SHARE;
+        let far_share = ((bytes - stays) / (self.cache_bytes - stays)).clamp(0.0, 1.0);
+        let between = |near_ns: f64, far_ns: f64| near_ns + far_share * (far_ns - near_ns);
+        Self {
+            ids_line_ns: between(NEAR_LINE_NS, self.ids_line_ns),
+            next_ids_line_ns: between(NEXT_NEAR_LINE_NS, self.next_ids_line_ns),
+            ..self
+        }
     }
 
     fn walk_found_ns(&self, output: Output) -> f64 {
@@ -274,8 +285,6 @@ impl Gate {
 
 /// Decides at checkpoints whether a walk goes on.
 struct Judge<'j, L> {
-    /// Costs in general, and among the rows that this walk compares.
-    costs: Gate,
     gate: Gate,
     layout: &'j L,
     query: Query<'j>,
@@ -302,6 +311,7 @@ struct Judge<'j, L> {
 
 impl<'j, L: ElfLayout> Judge<'j, L> {
     fn new(gate: Gate, layout: &'j L, query: Query<'j>, threads: usize) -> Self {
+        let gate = gate.among(layout.header().rows);
         let reads = query.table.map(|table| expected_reads(table, query.predicate).expect(SAME));
         let scan_ns = gate.scan_ns(reads.unwrap_or_default());
         let least_ns = match reads {
@@ -311,7 +321,6 @@ impl<'j, L: ElfLayout> Judge<'j, L> {
         // Without a scan to compare with, checkpoints only ask whether the rest should be divided.
         let checkpoint_ns = if reads.is_some() { scan_ns } else { gate.divide_ns } * gate.patience;
         Self {
-            costs: gate,
             gate,
             layout,
             query,
@@ -348,13 +357,16 @@ impl<'j, L: ElfLayout> Judge<'j, L> {
 
     #[cold]
     fn passes_checkpoint(&mut self, work: &Work, next_ns: f64) -> bool {
+        if work.position == 0 && next_ns < self.scan_ns * SECOND_CHECKPOINT {
+            // Before the first leaf nothing is known about the rest.
+            self.checkpoint_ns = next_ns * NEXT_CHECKPOINT;
+            return true;
+        }
         let is_first = self.extents.is_none();
         if is_first {
             self.extents = Some(self.layout.extents(self.query.filter));
         }
         let behind = share_behind(self.extents.as_deref().unwrap_or_default(), work.position);
-        let compared = (work.compared as f64 / behind.max(1e-9)) as u64;
-        self.gate = self.costs.among(compared.min(self.places()));
         let spent_ns = self.gate.walk_ns(work, self.far_share, self.query.output);
         let found_ns = self.gate.walk_found_ns(self.query.output);
         let visit_ns = spent_ns - found_ns * work.found as f64;
@@ -386,7 +398,6 @@ impl<'j, L: ElfLayout> Judge<'j, L> {
                 return false;
             }
         }
-        // Before the first leaf nothing is known about the rest.
         if self.threads > 1 && rest_ns >= self.gate.divide_ns {
             self.sample_found();
         }
@@ -424,12 +435,14 @@ impl<'j, L: ElfLayout> Judge<'j, L> {
     }
 
     /// Cost of the rest of the walk without the rows that it finds, from that cost so far. The part since the last
-    /// checkpoint counts as much as the whole: what is left resembles what was visited last.
+    /// checkpoint counts as much as the whole, unless it is a small one: what is left resembles what was visited last.
     fn rest_ns(&self, visit_ns: f64, behind: f64) -> f64 {
         let (last_ns, last_behind) = self.last;
         let average = visit_ns / behind;
-        let recent = (visit_ns - last_ns) / (behind - last_behind);
-        let rate = if behind > last_behind { (average + recent) / 2.0 } else { average };
+        let part = behind - last_behind;
+        let weight = (RECENT * part / behind).min(0.5);
+        let rate =
+            if part > 0.0 { average + weight * ((visit_ns - last_ns) / part - average) } else { average };
         ((1.0 - behind) * rate).max(self.least_ns - visit_ns)
     }
 }

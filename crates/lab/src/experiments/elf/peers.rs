@@ -25,7 +25,7 @@ pub(super) const PEERS: Experiment = Experiment {
     shows: "What an Elf gives to the conditions of real queries, and which layout and order it takes.",
     setting: "The conditions on lineitem of Q1, Q6, Q10, Q12, Q14 and Q19, without the comparisons of dates in Q12. The advised order is \
               one for these six. Own columns are an Elf of the columns with a condition only. Without a gate Elves always walk. All \
-              methods take turns, and must find the same rows.",
+              methods take turns, of whose two runs the second counts, and must find the same rows.",
     varied: "query",
     estimated: &[],
     place: MACHINE,
