@@ -624,10 +624,11 @@ impl Pool {
                     return seen;
                 }
             }
+            let is_time = ep.now() >= next_look;
             let asks = match self.mode() {
                 AttachMode::ReadOnlyUnclean => true,
                 // The check takes time, and the holder is usually alive.
-                AttachMode::ReadOnly => ep.now() >= next_look,
+                AttachMode::ReadOnly => is_time,
                 AttachMode::ReadWrite | AttachMode::Repair => false,
             };
             if let (Some(holder), true) = (holder, asks)
@@ -640,10 +641,12 @@ impl Pool {
                     return seen;
                 }
             }
-            if ep.now() >= next_look {
+            if is_time {
                 match holder {
                     Some(holder) => {
-                        if let Some(locked) = self.take_over_catalog(ep, holder).await? {
+                        // A reader has asked already, and may not mind that the holder died.
+                        let taken = if asks { None } else { self.take_over_catalog(ep, holder).await? };
+                        if let Some(locked) = taken {
                             locked.unlock(ep, deadline).await?;
                         } else if ep.now() >= deadline {
                             return Err(PoolError::LockTimedOut { at, holder });

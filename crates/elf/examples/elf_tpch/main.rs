@@ -168,11 +168,17 @@ fn time_q6(predicate: &Predicate, all: &Elf, table: &EncodedTable, rounds: usize
             }
         }
     }
-    let names = ["scan", "linear, 3 columns", "columnar, 3 columns", "columnar, 15 columns"];
     eprintln!("Q6, us, medians of {rounds} rounds, kernel {}", kernel.name());
+    print_times(times);
+    time_bits(columnar.select(&in_few)?.ids::<u32>()?, &mut bitmap, rounds)
+}
+
+/// Prints the medians of each method: after the other methods, and again.
+fn print_times(times: Vec<[[Vec<f64>; 2]; 4]>) {
     eprintln!(
         "count, ids as slices (of the scan: copied), ids, bitmap; first after other methods, then again"
     );
+    let names = ["scan", "linear, 3 columns", "columnar, 3 columns", "columnar, 15 columns"];
     for (name, times) in names.iter().zip(times) {
         eprint!("{name:22}");
         for which in 0..2 {
@@ -182,7 +188,6 @@ fn time_q6(predicate: &Predicate, all: &Elf, table: &EncodedTable, rounds: usize
         }
         eprintln!();
     }
-    time_bits(columnar.select(&in_few)?.ids::<u32>()?, &mut bitmap, rounds)
 }
 
 /// What a bitmap takes when its ids are known: what no search for them can undercut.

@@ -216,6 +216,12 @@ fn a_reader_is_refused_where_a_writer_is() {
     host.kill(2);
     let reader = read().expect("the first one lives");
     assert_eq!(block_on(reader.list_indexes(&ep)).expect("whole").len(), 1);
+    // Whenever it becomes time to look at the holder, a reader does not mind that it died.
+    let impatient = host.options(9).mode(AttachMode::ReadOnly).wait_ns_max(16 * 500);
+    let impatient = block_on(Pool::attach(&ep, impatient)).expect("the first one lives");
+    for _ in 0..10_000 {
+        assert_eq!(block_on(impatient.list_indexes(&ep)).expect("whole").len(), 1);
+    }
     host.kill(1);
     assert!(matches!(read().err(), Some(PoolError::NotClosedCleanly { .. })));
     let repair = block_on(Pool::attach(&ep, host.options(3).mode(AttachMode::Repair))).expect("alone");
