@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use pando_elf::{
     Bitmap, BuildOptions, CodeTable, Columnar, Elf, ElfLayout, Error, Filter, Gate, Interval, Kernel,
-    LayoutKind, Method, Predicate, Region, Width, build_columnar, range,
+    LayoutKind, Method, NumberSlice, Predicate, Region, Sink, Width, build_columnar, range,
 };
 use proptest::prelude::*;
 
@@ -163,4 +163,18 @@ fn an_opened_image_answers_like_the_built_one() {
     }
     let columnar = Columnar::open(Vec::new()).map(|_| ());
     assert_eq!(columnar, Err(Error::ShortHeader { bytes: 0 }));
+}
+
+#[test]
+fn a_bitmap_that_is_fetched_ahead_has_the_same_rows() {
+    let rows = 20_000_000_u32;
+    let ids: Vec<u32> = (0..1_000_u32).map(|i| i.wrapping_mul(0x9e37_79b9) % rows).collect();
+    let bytes: Vec<u8> = ids.iter().flat_map(|id| id.to_le_bytes()).collect();
+    let slice = NumberSlice::open(&bytes, 4).expect("whole numbers");
+    for end in [0, 1, 127, 128, 129, ids.len()] {
+        let (mut together, mut one_by_one) = (Bitmap::new(rows.into()), Bitmap::new(rows.into()));
+        together.span(slice.slice(0..end));
+        ids[..end].iter().for_each(|&id| one_by_one.tid(id.into()));
+        assert_eq!(together, one_by_one);
+    }
 }
