@@ -38,7 +38,7 @@ const GAIN: f64 = 0.7;
 const RECENT: f64 = 1.5;
 
 /// Row ids in a cache line.
-const IDS_PER_LINE: u64 = 16;
+const IDS_PER_LINE: f64 = 16.0;
 const LINE_BYTES: f64 = 64.0;
 /// Share of a cache up to which row ids stay there beside the codes.
 const IDS_SHARE: f64 = 1.0 / 3.0;
@@ -237,7 +237,7 @@ impl Gate {
         if output == Output::Count || work.found_by_comparison == 0 {
             return 0.0;
         }
-        let lines = work.compared as f64 / IDS_PER_LINE as f64;
+        let lines = work.compared as f64 / IDS_PER_LINE;
         let ids_per_line = work.found_by_comparison as f64 / lines;
         // Share of the lines that have one of the ids: nearly 1 - exp(-ids_per_line), at each step of a walk.
         let read = (ids_per_line / (1.0 + 0.58 * ids_per_line)).min(1.0);
@@ -246,7 +246,7 @@ impl Gate {
 
     /// These costs for an image of `rows` rows, whose ids may stay in a cache of the processor.
     fn among(self, rows: u64) -> Self {
-        let bytes = rows as f64 / IDS_PER_LINE as f64 * LINE_BYTES;
+        let bytes = rows as f64 / IDS_PER_LINE * LINE_BYTES;
         let stays = self.cache_bytes * IDS_SHARE;
         let far_share = ((bytes - stays) / (self.cache_bytes - stays)).clamp(0.0, 1.0);
         let between = |near_ns: f64, far_ns: f64| near_ns + far_share * (far_ns - near_ns);
@@ -277,7 +277,7 @@ impl Gate {
     /// many are read one after the other, like codes.
     fn gap_ids_ns(&self, found: f64, table: &CodeTable) -> f64 {
         let Some(ids) = table.ids() else { return 0.0 };
-        let lines = ids.len() as f64 / IDS_PER_LINE as f64;
+        let lines = ids.len() as f64 / IDS_PER_LINE;
         let share = (found / lines.max(1.0)).min(1.0);
         (1.0 - share) * self.scan_gap_id_ns * found + share * self.scan_byte_ns * lines * LINE_BYTES
     }
@@ -352,11 +352,11 @@ impl<'j, L: ElfLayout> Judge<'j, L> {
     fn allows(&mut self, work: &Work) -> bool {
         let spent_ns = self.gate.walk_ns(work, self.far_share, self.query.output);
         let next_ns = spent_ns + self.gate.walk_found_ns(self.query.output) * work.pending as f64;
-        next_ns < self.checkpoint_ns || self.passes_checkpoint(work, next_ns)
+        next_ns < self.checkpoint_ns || self.passes_checkpoint(work, spent_ns, next_ns)
     }
 
     #[cold]
-    fn passes_checkpoint(&mut self, work: &Work, next_ns: f64) -> bool {
+    fn passes_checkpoint(&mut self, work: &Work, spent_ns: f64, next_ns: f64) -> bool {
         if work.position == 0 && next_ns < self.scan_ns * SECOND_CHECKPOINT {
             // Before the first leaf nothing is known about the rest.
             self.checkpoint_ns = next_ns * NEXT_CHECKPOINT;
@@ -367,7 +367,6 @@ impl<'j, L: ElfLayout> Judge<'j, L> {
             self.extents = Some(self.layout.extents(self.query.filter));
         }
         let behind = share_behind(self.extents.as_deref().unwrap_or_default(), work.position);
-        let spent_ns = self.gate.walk_ns(work, self.far_share, self.query.output);
         let found_ns = self.gate.walk_found_ns(self.query.output);
         let visit_ns = spent_ns - found_ns * work.found as f64;
         let visits_ns = self.rest_ns(visit_ns, behind);

@@ -15,6 +15,9 @@ use crate::sink::bits;
 /// Codes that one word of a mask stands for.
 pub const WORD: usize = 64;
 
+/// Bits of a word up to which single ids are appended: a compression handles 16 positions however few are set.
+pub const SPARSE: u32 = 12;
+
 /// Rows whose masks are computed together.
 pub const BLOCK_ROWS: usize = 4096;
 
@@ -235,23 +238,26 @@ pub(crate) fn words_waited_for(share: f64, words: f64) -> f64 {
 /// Asks for the cache line with byte `at`, without waiting for it.
 #[inline]
 pub(crate) fn prefetch(bytes: &[u8], at: usize) {
-    #[cfg(all(target_arch = "x86_64", not(miri)))]
-    if let Some(byte) = bytes.get(at) {
-        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-        // SAFETY: the byte exists, and a prefetch has no effect that a program can see.
-        unsafe { _mm_prefetch::<_MM_HINT_T0>(std::ptr::from_ref(byte).cast()) };
-    }
+    fetch_into::<FIRST_CACHE, _>(bytes, at);
 }
 
 /// Does what [`prefetch`] does for the line of a word that is needed so much later that the first cache may have lost
 /// it by then: it comes into the second one only.
 #[inline]
 pub(crate) fn prefetch_early(words: &[u64], at: usize) {
+    fetch_into::<SECOND_CACHE, _>(words, at);
+}
+
+/// `_MM_HINT_T0` and `_MM_HINT_T1`.
+const FIRST_CACHE: i32 = 3;
+const SECOND_CACHE: i32 = 2;
+
+#[inline]
+fn fetch_into<const CACHE: i32, T>(items: &[T], at: usize) {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
-    if let Some(word) = words.get(at) {
-        use std::arch::x86_64::{_MM_HINT_T1, _mm_prefetch};
-        // SAFETY: the word exists, and a prefetch has no effect that a program can see.
-        unsafe { _mm_prefetch::<_MM_HINT_T1>(std::ptr::from_ref(word).cast()) };
+    if let Some(item) = items.get(at) {
+        // SAFETY: the item exists, and a prefetch has no effect that a program can see.
+        unsafe { std::arch::x86_64::_mm_prefetch::<CACHE>(std::ptr::from_ref(item).cast()) };
     }
 }
 
@@ -315,7 +321,7 @@ mod x86 {
 
     use zerocopy::little_endian::U32;
 
-    use super::{COMPARED_INTERVALS, Code, Interval, WORD, portable};
+    use super::{COMPARED_INTERVALS, Code, Interval, SPARSE, WORD, portable};
 
     /// Lanes of 32 bits.
     const LANES: usize = 16;
@@ -465,8 +471,6 @@ mod x86 {
         }
     }
 
-    /// Bits up to which single ones are appended: a compression handles 16 positions however few are set.
-    const SPARSE: u32 = 12;
     /// Elements written at once, whether needed or not, so that no branch depends on a single bit.
     const STRIDE: usize = 4;
 

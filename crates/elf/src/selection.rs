@@ -291,11 +291,6 @@ impl Bitmap {
         }
     }
 
-    #[inline]
-    fn set(&mut self, tid: u64) {
-        self.words[(tid / 64) as usize] |= 1 << (tid % 64);
-    }
-
     /// Adds `len` rows, of which `tid` gives each. A bitmap that the second cache does not hold is fetched ahead.
     #[inline]
     fn set_all(&mut self, len: usize, tid: impl Fn(usize) -> u64) {
@@ -303,13 +298,18 @@ impl Bitmap {
         let ahead = if words.len() > NEAR_WORDS { len.saturating_sub(IDS_AHEAD) } else { 0 };
         for i in 0..ahead {
             prefetch_early(words, (tid(i + IDS_AHEAD) / 64) as usize);
-            words[(tid(i) / 64) as usize] |= 1 << (tid(i) % 64);
+            set(words, tid(i));
         }
         for i in ahead..len {
-            words[(tid(i) / 64) as usize] |= 1 << (tid(i) % 64);
+            set(words, tid(i));
         }
         self.count += len as u64;
     }
+}
+
+#[inline]
+fn set(words: &mut [u64], tid: u64) {
+    words[(tid / 64) as usize] |= 1 << (tid % 64);
 }
 
 /// Words of a bitmap that stays in the second cache.
@@ -322,7 +322,7 @@ const IDS_AHEAD: usize = 128;
 impl Sink for Bitmap {
     #[inline]
     fn tid(&mut self, tid: u64) {
-        self.set(tid);
+        set(&mut self.words, tid);
         self.count += 1;
     }
 
@@ -336,7 +336,7 @@ impl Sink for Bitmap {
 
     #[inline]
     fn masked(&mut self, tids: NumberSlice<'_>, mask: u64) {
-        bits(mask).for_each(|i| self.set(tids.get(i)));
+        bits(mask).for_each(|i| set(&mut self.words, tids.get(i)));
         self.count += u64::from(mask.count_ones());
     }
 

@@ -30,7 +30,7 @@ use super::{ElfLayout, Found, Step, Work};
 use crate::codes::{CodeSlice, NumberSlice};
 use crate::defect::{Defect, defect};
 use crate::error::{Error, Result};
-use crate::kernel::{BLOCK_ROWS, Compared, Kernel, WORD, prefetch};
+use crate::kernel::{BLOCK_ROWS, Compared, Kernel, SPARSE, WORD, prefetch};
 use crate::predicate::{Filter, Interval, contains};
 use crate::sink::{Sink, bits};
 
@@ -47,8 +47,6 @@ const LINE_BYTES: usize = 64;
 const LINE_IDS: usize = LINE_BYTES / 4;
 /// Cache lines of row ids that are fetched before they are taken; the processor foresees the further ones.
 const FETCHED_LINES: usize = 8;
-/// Ids of 64 rows up to which they are fetched one by one; the processor reads on by itself where more are needed.
-const FETCHED_IDS: u32 = 12;
 
 /// Rows up to which a run is checked row by row.
 const SHORT_RUN: usize = 8;
@@ -569,10 +567,10 @@ impl<B: AsRef<[u8]>> Columnar<B> {
     }
 
     /// Asks for the ids of the rows from `first` on whose bit in `mask` is set, if they are few: the processor does not
-    /// foresee which.
+    /// foresee which, while it reads on by itself where more are needed.
     #[inline]
     fn fetch_ids(&self, first: usize, mask: u64) {
-        if mask.count_ones() > FETCHED_IDS {
+        if mask.count_ones() > SPARSE {
             return;
         }
         let (bytes, any) = (self.bytes.as_ref(), mask.trailing_zeros() as usize);
