@@ -8,6 +8,7 @@
 
 use std::ops::{AddAssign, Range};
 
+use pando_fabric::defect::defect;
 use pando_fabric::{Endpoint, GlobalAddr, PageBuf, Work, join_at_most};
 use pando_pool::Pool;
 
@@ -16,11 +17,10 @@ use crate::error::{Attempt, Retry, damaged};
 use crate::lists::ListCache;
 use crate::manifest::{Manifest, SEAL};
 use crate::options::ReadOptions;
-use pando_fabric::defect::defect;
 
 /// Bytes per READ at most; longer parts take several.
 const READ_BYTES: u64 = 256 << 10;
-/// READs that a query has in flight: more of them than keep a link busy gain nothing.
+/// READs that a search of one image has in flight: more of them than keep a link busy gain nothing.
 const VERBS_AT_ONCE: usize = 256;
 
 /// Verbs of a query.

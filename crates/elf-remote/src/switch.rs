@@ -7,6 +7,7 @@
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use pando_fabric::defect::defect;
 use pando_fabric::{Endpoint, GlobalAddr};
 use pando_pool::{Due, IndexRecord, IndexSpec, Pool, PoolError};
 
@@ -14,7 +15,6 @@ use crate::defect::Defect;
 use crate::error::{RemoteError, Result};
 use crate::limbo::{Batch, Block, Limbo};
 use crate::manifest::{Kind, Root, SYSTEM, Stamped};
-use pando_fabric::defect::defect;
 
 /// A change of the record whose outcome is not known.
 struct Undecided {

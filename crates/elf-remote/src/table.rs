@@ -7,6 +7,7 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use pando_elf::{Column, Dictionary, Tombstones};
+use pando_fabric::defect::defect;
 use pando_fabric::{Endpoint, join_all};
 use pando_pool::{Pool, PoolError};
 
@@ -18,7 +19,6 @@ use crate::image::{Cached, Image};
 use crate::lists::ListCacheOptions;
 use crate::manifest::{Kind, Stamped};
 use crate::options::ReadOptions;
-use pando_fabric::defect::defect;
 
 /// Dictionaries of a part; those that were not loaded are empty.
 #[derive(Clone, Debug)]

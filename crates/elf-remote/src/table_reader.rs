@@ -6,6 +6,7 @@
 use pando_elf::{
     Bitmap, Dictionary, Filter, LayoutKind, Predicate, Schema, Sink, SqlOptions, Value, parse_condition,
 };
+use pando_fabric::defect::defect;
 use pando_fabric::{Endpoint, join_all};
 use pando_pool::Pool;
 use std::sync::Arc;
@@ -20,7 +21,6 @@ use crate::manifest::{Kind, Root};
 use crate::options::ReadOptions;
 use crate::receiver::FoundRows;
 use crate::table::{Dictionaries, Part, Table, read_descriptor};
-use pando_fabric::defect::defect;
 
 /// Times that a description is READ that others have replaced meanwhile.
 const DESCRIPTIONS_MAX: u32 = 64;

@@ -20,6 +20,7 @@ use pando_elf::{
     BuildOptions, Dictionary, Elf, EncodedTable, MergeOptions, Merged, Portion, RunSize, Tombstones, Trees,
     merge_portions, next_merge,
 };
+use pando_fabric::defect::defect;
 use pando_fabric::{Endpoint, GlobalAddr, MemoryServerId};
 use pando_pool::{IndexRecord, Pool, PoolError};
 
@@ -37,7 +38,6 @@ use crate::write::Source;
 pub use audit::{TableAudit, audit_table, is_elf, table_blocks};
 use audit::{blocks_of, whole_part};
 use draft::Draft;
-use pando_fabric::defect::defect;
 
 /// Times that bytes of one version may be wrong before it counts as damaged.
 const BAD_PIECES_MAX: u32 = 2;

@@ -4,6 +4,7 @@
 //! the memory server that has the image, and go on by READs if there is none, or if it refuses.
 
 use pando_elf::{Count, Filter, Ids, Kernel, Sink};
+use pando_fabric::defect::defect;
 use pando_fabric::{Endpoint, FabricError, MemoryServerId, Nanos, Request, join_all};
 
 use super::wire::Call;
@@ -15,7 +16,6 @@ use crate::fetch::confirm;
 use crate::follow::Reads;
 use crate::image::{Begun, Image};
 use crate::receiver::{FoundRows, Receiver, Rows};
-use pando_fabric::defect::defect;
 
 /// A search that may be offloaded, and what is expected of it.
 struct Offer {
