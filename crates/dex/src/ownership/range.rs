@@ -123,6 +123,7 @@ impl KeyRange {
 }
 
 /// Number of the partition that `key` belongs to.
+#[inline]
 pub fn partition_of(boundaries: &[Vec<u8>], key: &[u8]) -> usize {
     boundaries.partition_point(|boundary| boundary.as_slice().cmp(key) != Ordering::Greater)
 }

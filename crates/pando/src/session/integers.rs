@@ -69,6 +69,7 @@ impl Many {
 pub type IntegerSwapped = std::result::Result<(), Option<u64>>;
 
 /// Decodes an integer; the layout guarantees 8 bytes.
+#[inline]
 pub(super) fn integer(bytes: &[u8]) -> u64 {
     u64::from_be_bytes(*bytes.first_chunk().expect("keys and values of the index have 8 bytes"))
 }
@@ -138,6 +139,7 @@ impl IntegerSession {
     ///
     /// # Errors
     /// Errors of [`Session::get`].
+    #[inline]
     pub fn contains(&self, key: u64) -> Result<bool> {
         Ok(self.get(key)?.is_some())
     }
@@ -146,6 +148,7 @@ impl IntegerSession {
     ///
     /// # Errors
     /// Errors of [`Session::put`].
+    #[inline]
     pub fn put(&self, key: u64, value: u64) -> Result<bool> {
         self.session.put(&key.to_be_bytes(), &value.to_be_bytes())
     }
@@ -154,6 +157,7 @@ impl IntegerSession {
     ///
     /// # Errors
     /// Errors of [`Session::put`].
+    #[inline]
     pub fn insert(&self, key: u64, value: u64) -> Result<bool> {
         self.session.insert(&key.to_be_bytes(), &value.to_be_bytes())
     }
@@ -162,6 +166,7 @@ impl IntegerSession {
     ///
     /// # Errors
     /// Errors of [`Session::put`].
+    #[inline]
     pub fn update(&self, key: u64, value: u64) -> Result<bool> {
         self.session.update(&key.to_be_bytes(), &value.to_be_bytes())
     }
@@ -170,6 +175,7 @@ impl IntegerSession {
     ///
     /// # Errors
     /// Errors of [`Session::get`].
+    #[inline]
     pub fn remove(&self, key: u64) -> Result<bool> {
         self.session.remove(&key.to_be_bytes())
     }
