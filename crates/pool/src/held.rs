@@ -18,7 +18,7 @@ use pando_fabric::{Endpoint, GlobalAddr, Nanos, PageBuf, WORD};
 
 use crate::error::{PoolError, Result};
 use crate::leftovers::{Due, Order};
-use crate::lock::{self, LeftLock, LeftLocks, LockedVersion, Owed, Together, lock_owner};
+use crate::lock::{self, Held, LeftLock, LeftLocks, LockedVersion, Owed, Together, lock_owner};
 use crate::pool::Pool;
 use crate::process::AttachSlot;
 
@@ -106,7 +106,7 @@ impl<'p> RemoteLock<'p> {
         words: &[u64],
         deadline: Nanos,
     ) -> Result<()> {
-        self.write_words(ep, (to, words), Together::Chain, deadline).await
+        self.write_words(ep, Owed { to, words: words.into() }, Together::Chain, deadline).await
     }
 
     /// Writes `words`, which end at the lock word, and gives the lock back by the same WRITE; retries until
@@ -116,24 +116,24 @@ impl<'p> RemoteLock<'p> {
     /// Errors of the verbs; the lock is then left, and the words are written when it is given back.
     pub async fn write_back<E: Endpoint>(self, ep: &E, words: &[u64], deadline: Nanos) -> Result<()> {
         let to = GlobalAddr::new(self.at.server(), self.at.offset() - (words.len() * WORD) as u64);
-        self.write_words(ep, (to, words), Together::OneWrite, deadline).await
+        self.write_words(ep, Owed { to, words: words.into() }, Together::OneWrite, deadline).await
     }
 
     async fn write_words<E: Endpoint>(
         self,
         ep: &E,
-        (to, words): (GlobalAddr, &[u64]),
+        owed: Owed,
         together: Together,
         deadline: Nanos,
     ) -> Result<()> {
-        *self.owed.borrow_mut() = Some(Owed { to, words: words.into() });
+        *self.owed.borrow_mut() = Some(owed);
         self.write_owed(ep, together, deadline).await
     }
 
     async fn write_owed<E: Endpoint>(self, ep: &E, together: Together, deadline: Nanos) -> Result<()> {
-        let Owed { to, words } = self.owed.borrow().clone().expect("just owed");
-        let held = (self.at, self.held());
-        let write = lock::write_words_unlock(ep, held, (to, &words), together, deadline);
+        let owed = self.owed.borrow().clone().expect("just owed");
+        let held = Held { at: self.at, lock: self.held() };
+        let write = lock::write_words_unlock(ep, held, &owed, together, deadline);
         self.settle(self.while_changing(write).await)
     }
 
@@ -278,10 +278,11 @@ impl Pool {
             }
         }
         let deadline = self.deadline(ep);
-        let Some(Owed { to, words }) = owed else {
+        let held = Held { at, lock };
+        let Some(owed) = owed else {
             let word = if restores { lock.found_word() } else { lock.unlock_word() };
-            return lock::store_in_place_of(ep, (at, lock), word, deadline).await;
+            return lock::store_in_place_of(ep, held, word, deadline).await;
         };
-        lock::write_words_unlock(ep, (at, lock), (*to, words), Together::Chain, deadline).await
+        lock::write_words_unlock(ep, held, owed, Together::Chain, deadline).await
     }
 }

@@ -217,11 +217,18 @@ pub(crate) async fn try_lock_noting<E: Endpoint>(
     Ok(is_locked.then_some(locked))
 }
 
-/// Repeats `attempt`, which gives back the lock at `at`, while it is not known whether it took effect, until
+/// A lock that the caller holds, and its address.
+#[derive(Clone, Copy)]
+pub(crate) struct Held {
+    pub at: GlobalAddr,
+    pub lock: LockedVersion,
+}
+
+/// Repeats `attempt`, which gives back the lock, while it is not known whether it took effect, until
 /// `deadline`.
 async fn until_settled<E: Endpoint, T>(
     ep: &E,
-    (at, lock): (GlobalAddr, LockedVersion),
+    held: Held,
     deadline: Nanos,
     attempt: impl AsyncFn() -> std::result::Result<T, FabricError>,
 ) -> Result<()> {
@@ -229,7 +236,7 @@ async fn until_settled<E: Endpoint, T>(
         match attempt().await {
             Ok(_) => return Ok(()),
             Err(error) if !error.is_unreachable() => return Err(error.into()),
-            Err(_) if !is_held(ep, at, lock, deadline).await? => return Ok(()),
+            Err(_) if !is_held(ep, held.at, held.lock, deadline).await? => return Ok(()),
             Err(error) if ep.now() >= deadline => return Err(error.into()),
             Err(_) => {}
         }
@@ -242,7 +249,7 @@ async fn until_settled<E: Endpoint, T>(
 /// # Errors
 /// Errors of the verbs; the lock may still be set.
 pub async fn unlock<E: Endpoint>(ep: &E, at: GlobalAddr, lock: LockedVersion, deadline: Nanos) -> Result<()> {
-    store_in_place_of(ep, (at, lock), lock.unlock_word(), deadline).await
+    store_in_place_of(ep, Held { at, lock }, lock.unlock_word(), deadline).await
 }
 
 /// Stores `word` in place of a lock that the caller holds. Repeats that while it is not known whether it took
@@ -252,11 +259,11 @@ pub async fn unlock<E: Endpoint>(ep: &E, at: GlobalAddr, lock: LockedVersion, de
 /// Errors of the verbs; the lock may still be set.
 pub(crate) async fn store_in_place_of<E: Endpoint>(
     ep: &E,
-    held: (GlobalAddr, LockedVersion),
+    held: Held,
     word: u64,
     deadline: Nanos,
 ) -> Result<()> {
-    until_settled(ep, held, deadline, async || ep.write_word(held.0, word).await).await
+    until_settled(ep, held, deadline, async || ep.write_word(held.at, word).await).await
 }
 
 /// Takes over the lock of a dead process, whose locked word is `word`; `None` if the word has changed. The
@@ -289,25 +296,25 @@ pub(crate) enum Together {
     OneWrite,
 }
 
-/// Writes `words` from `to` on, and unlocks. Repeats that while it is not known whether it took effect, until
+/// Writes what is owed, and unlocks. Repeats that while it is not known whether it took effect, until
 /// `deadline`.
 ///
 /// # Errors
 /// Errors of the verbs; the lock may still be set, and only some of the words written.
 pub(crate) async fn write_words_unlock<E: Endpoint>(
     ep: &E,
-    held: (GlobalAddr, LockedVersion),
-    write: (GlobalAddr, &[u64]),
+    held: Held,
+    owed: &Owed,
     together: Together,
     deadline: Nanos,
 ) -> Result<()> {
-    until_settled(ep, held, deadline, async || try_write_words_unlock(ep, held, write, together).await).await
+    until_settled(ep, held, deadline, async || try_write_words_unlock(ep, held, owed, together).await).await
 }
 
 async fn try_write_words_unlock<E: Endpoint>(
     ep: &E,
-    (at, lock): (GlobalAddr, LockedVersion),
-    (to, words): (GlobalAddr, &[u64]),
+    Held { at, lock }: Held,
+    Owed { to, words }: &Owed,
     together: Together,
 ) -> std::result::Result<(), FabricError> {
     let is_one = together == Together::OneWrite;
@@ -317,17 +324,17 @@ async fn try_write_words_unlock<E: Endpoint>(
         Together::OneWrite => {
             debug_assert_eq!(to.add((words.len() * WORD) as u64), at, "the words end where the lock is");
             buf.set(words.len(), lock.unlock_word());
-            Some(ep.write(to, buf).await?)
+            Some(ep.write(*to, buf).await?)
         }
         Together::Chain if to.server() == at.server() => {
-            let chain = Chain::new().write(to, buf).write_word(at, lock.unlock_word());
+            let chain = Chain::new().write(*to, buf).write_word(at, lock.unlock_word());
             match ep.submit(chain).await?.swap_remove(0) {
                 VerbResult::Buf(buf) => Some(buf),
                 _ => None,
             }
         }
         Together::Chain => {
-            let buf = ep.write(to, buf).await?;
+            let buf = ep.write(*to, buf).await?;
             ep.write_word(at, lock.unlock_word()).await?;
             Some(buf)
         }
