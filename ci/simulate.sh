@@ -22,6 +22,7 @@ run 75 --system pool --faults all
 cargo clippy -p pando-lab --features defects --all-targets -- -D warnings
 cargo test -p pando-lab --features defects --test it defects::
 cargo test -p pando-pool --features defects --test it defects::
+cargo test -p pando-log --features defects --test it defects::
 cargo test -p pando-elf --features defects --test it defects::
 cargo test -p pando-elf-remote --features defects --test it defects::
 cargo test -p pando-dex --features defects --test it schedules::

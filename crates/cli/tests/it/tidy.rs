@@ -21,6 +21,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     // Pairing, fences, and everything except one-sided verbs and calls use connections.
     ("pando-fabric-verbs", &["pando-fabric", "pando-fabric-local", "pando-fabric-net"]),
     ("pando-sim", &["pando-fabric"]),
+    ("pando-log", &["pando-fabric"]),
     ("pando-pool", &["pando-fabric"]),
     ("pando-cache", &["pando-fabric"]),
     ("pando-dex", &["pando-fabric", "pando-pool", "pando-cache"]),

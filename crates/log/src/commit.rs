@@ -1,0 +1,295 @@
+//! The group commit: records gather in the open batch of a lane, batches are written in order, and a record
+//! is durable once all records with lower numbers are in the log.
+//!
+//! No call waits or uses a verb, so that a model checker can run it. Any thread may write any lane's next
+//! batch ([`Commit::take`]), so a record never waits for the thread that made it. A batch whose WRITE failed
+//! or was dropped is handed out again, with the same bytes for the same place.
+//!
+//! Numbers come from one counter without holes. Each lane publishes a lower bound of its records that are not
+//! in the log yet, before it draws the number. So a thread that has seen a record, reads the counter and then
+//! the lanes, finds the bound of every earlier record that the log lacks.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use pando_fabric::defect::defect;
+
+use crate::batch::{self, Identity};
+use crate::defect::Defect;
+use crate::record::Record;
+use crate::space::{Lane, Space, Spot};
+use crate::sync::{AtomicU64, Mutex, Ordering::SeqCst, lock};
+
+/// Maximum number of batches of a lane that are being written.
+const OUTSTANDING: usize = 2;
+/// Bound of a lane that lacks no record.
+const NOTHING: u64 = u64::MAX;
+
+pub(crate) struct Commit {
+    lanes: Box<[CommitLane]>,
+    /// Number of the last record.
+    clock: AtomicU64,
+    /// All records up to this number are known to be in the log.
+    durable: AtomicU64,
+}
+
+struct CommitLane {
+    /// At most the number of its first record that is not in the log yet.
+    oldest: AtomicU64,
+    state: Mutex<State>,
+}
+
+struct State {
+    ring: Lane,
+    seed: u64,
+    epoch: u64,
+    /// Records of the open batch.
+    open: Vec<u8>,
+    /// Numbers of the first and the last of them, and their number.
+    first: u64,
+    last: u64,
+    count: u32,
+    /// Bytes that the open batch and reservations may take, with a header for each record.
+    claimed: u64,
+    seq: u64,
+    tail: u64,
+    /// Batches that are not known to be in the log, in order.
+    posted: VecDeque<Posted>,
+    /// Batches in the log that may be needed, in order.
+    kept: VecDeque<Kept>,
+    /// Position up to which space is free again.
+    head: u64,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Written {
+    InFlight,
+    /// The WRITE failed, or its future was dropped.
+    Unknown,
+    Done,
+}
+
+struct Posted {
+    kept: Kept,
+    first: u64,
+    bytes: Arc<[u8]>,
+    spot: Spot,
+    written: Written,
+}
+
+#[derive(Clone, Copy)]
+struct Kept {
+    seq: u64,
+    /// Position behind which it lies.
+    start: u64,
+    /// Number of its last record.
+    last: u64,
+}
+
+/// Room for one record in a lane.
+#[must_use]
+pub struct Reservation<'l> {
+    commit: &'l Commit,
+    lane: usize,
+    cost: u64,
+}
+
+/// Reason why there is no room for a record now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Crowded {
+    /// The open batch is full.
+    Batch,
+    /// The ring is full.
+    Ring,
+    /// The record never fits.
+    TooLarge { max: u64 },
+}
+
+/// A batch to be written.
+pub(crate) struct Batch {
+    pub seq: u64,
+    pub spot: Spot,
+    pub bytes: Arc<[u8]>,
+}
+
+/// New head of a lane.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Head {
+    pub position: u64,
+    pub seq: u64,
+}
+
+impl Drop for Reservation<'_> {
+    fn drop(&mut self) {
+        lock(&self.commit.lanes[self.lane].state).claimed -= self.cost;
+    }
+}
+
+impl Commit {
+    /// Empty lanes in `space`; the next record gets the number after `clock`.
+    pub fn new(space: &Space, epoch: u64, clock: u64) -> Self {
+        let state = |(i, ring): (usize, &Lane)| State {
+            ring: ring.clone(),
+            seed: space.seed_of(i),
+            epoch,
+            open: Vec::new(),
+            first: 0,
+            last: 0,
+            count: 0,
+            claimed: 0,
+            seq: 0,
+            tail: 0,
+            posted: VecDeque::new(),
+            kept: VecDeque::new(),
+            head: 0,
+        };
+        let lane = |state| CommitLane { oldest: AtomicU64::new(NOTHING), state: Mutex::new(state) };
+        let lanes = space.lanes.iter().enumerate().map(state).map(lane).collect();
+        Self { lanes, clock: AtomicU64::new(clock), durable: AtomicU64::new(clock) }
+    }
+
+    /// Number of the last record.
+    pub fn clock(&self) -> u64 {
+        self.clock.load(SeqCst)
+    }
+
+    /// Reserves room for a record of `len` bytes.
+    pub fn reserve(&self, lane: usize, len: usize) -> Result<Reservation<'_>, Crowded> {
+        let cost = (len + batch::HEADER) as u64;
+        let mut state = lock(&self.lanes[lane].state);
+        let max = state.ring.batch_max().min(state.ring.ring_len() / 2);
+        if cost > max {
+            return Err(Crowded::TooLarge { max: max - batch::HEADER as u64 });
+        }
+        if state.claimed + cost > max {
+            return Err(Crowded::Batch);
+        }
+        // Each batch may skip less than its own length at the end of a segment.
+        if 2 * (state.claimed + cost) > state.ring.ring_len() - (state.tail - state.head) {
+            return Err(Crowded::Ring);
+        }
+        state.claimed += cost;
+        Ok(Reservation { commit: self, lane, cost })
+    }
+
+    /// Appends a record that fits into its reservation; returns its number. The caller holds the latches of
+    /// the pages.
+    pub fn append(&self, reservation: Reservation<'_>, record: &Record<'_>) -> u64 {
+        assert!(
+            record.stored_len() + batch::HEADER <= reservation.cost as usize,
+            "room was reserved for the record"
+        );
+        let lane = &self.lanes[reservation.lane];
+        let mut state = lock(&lane.state);
+        if state.posted.is_empty() && state.count == 0 {
+            // Before the number is drawn; see the module documentation.
+            lane.oldest.store(self.clock.load(SeqCst) + 1, SeqCst);
+        }
+        let gsn = self.clock.fetch_add(1, SeqCst) + 1;
+        if state.count == 0 {
+            state.first = gsn;
+        }
+        record.encode(gsn, &mut state.open);
+        state.last = gsn;
+        state.count += 1;
+        // What the record takes stays claimed until the batch has its place.
+        state.claimed += (record.stored_len() + batch::HEADER) as u64;
+        drop(state);
+        gsn
+    }
+
+    /// The next batch of a lane to be written, if there is one and it may be written now.
+    pub fn take(&self, lane: usize) -> Option<Batch> {
+        let mut state = lock(&self.lanes[lane].state);
+        if let Some(again) = state.posted.iter_mut().find(|posted| posted.written == Written::Unknown) {
+            again.written = Written::InFlight;
+            return Some(Batch { seq: again.kept.seq, spot: again.spot, bytes: Arc::clone(&again.bytes) });
+        }
+        if state.count == 0 || state.posted.len() >= OUTSTANDING {
+            return None;
+        }
+        let identity = Identity { seed: state.seed, epoch: state.epoch, seq: state.seq };
+        let bytes: Arc<[u8]> = batch::encode(identity, state.count, &state.open).into();
+        let spot = state.ring.place(state.tail, bytes.len() as u64);
+        let kept = Kept { seq: state.seq, start: state.tail, last: state.last };
+        state.claimed -= state.open.len() as u64 + u64::from(state.count) * batch::HEADER as u64;
+        let first = state.first;
+        state.posted.push_back(Posted {
+            kept,
+            first,
+            bytes: Arc::clone(&bytes),
+            spot,
+            written: Written::InFlight,
+        });
+        state.open.clear();
+        state.count = 0;
+        state.seq += 1;
+        state.tail = spot.position + bytes.len() as u64;
+        Some(Batch { seq: kept.seq, spot, bytes })
+    }
+
+    /// Notes that batch `seq` is in the log, or that this is not known.
+    pub fn end(&self, lane: usize, seq: u64, is_written: bool) {
+        let lane = &self.lanes[lane];
+        let mut state = lock(&lane.state);
+        if let Some(posted) = state.posted.iter_mut().find(|posted| posted.kept.seq == seq) {
+            posted.written = if is_written { Written::Done } else { Written::Unknown };
+        }
+        while let Some(posted) = state.posted.pop_front_if(|posted| posted.written == Written::Done) {
+            state.kept.push_back(posted.kept);
+        }
+        let open = if state.count > 0 { state.first } else { NOTHING };
+        lane.oldest.store(state.posted.front().map_or(open, |posted| posted.first), SeqCst);
+    }
+
+    /// Whether all records up to `gsn`, which the caller has seen, are in the log.
+    pub fn is_durable(&self, gsn: u64) -> bool {
+        if defect(Defect::AckBeforeLog) || self.durable.load(SeqCst) >= gsn {
+            return true;
+        }
+        let bound = self.clock.load(SeqCst);
+        let oldest = self.lanes.iter().map(|lane| lane.oldest.load(SeqCst)).min().unwrap_or(NOTHING);
+        let durable = bound.min(oldest - 1);
+        self.durable.fetch_max(durable, SeqCst);
+        durable >= gsn
+    }
+
+    /// Whether a lane lacks records up to `gsn`.
+    pub fn is_behind(&self, lane: usize, gsn: u64) -> bool {
+        self.lanes[lane].oldest.load(SeqCst) <= gsn
+    }
+
+    /// Forgets the batches of a lane all of whose records are below `horizon`; returns its new head. Their
+    /// space is free after [`Commit::free`].
+    pub fn truncate(&self, lane: usize, horizon: u64) -> Head {
+        let mut state = lock(&self.lanes[lane].state);
+        while state.kept.pop_front_if(|kept| kept.last < horizon).is_some() {}
+        let first = state.kept.front().or_else(|| state.posted.front().map(|posted| &posted.kept));
+        let head = match first {
+            Some(kept) => Head { position: kept.start, seq: kept.seq },
+            None => Head { position: state.tail, seq: state.seq },
+        };
+        if defect(Defect::EarlyReuse) {
+            state.head = head.position;
+        }
+        head
+    }
+
+    /// Frees the space of a lane before `head`, once its control block says so.
+    pub fn free(&self, lane: usize, head: Head) {
+        let mut state = lock(&self.lanes[lane].state);
+        state.head = state.head.max(head.position);
+    }
+
+    /// Bytes of the fullest lane that are in use, and of its ring.
+    pub fn fullest(&self) -> (u64, u64) {
+        let used = |lane: &CommitLane| {
+            let state = lock(&lane.state);
+            (state.tail - state.head, state.ring.ring_len())
+        };
+        self.lanes.iter().map(used).max().unwrap_or_default()
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,139 @@
+//! The group commit without a fabric: the bounds of lanes, and all of it under the schedules of shuttle.
+
+use pando_fabric::{GlobalAddr, MemoryServerId};
+
+use super::*;
+use crate::record::{Change, Entry};
+
+const LANES: usize = 2;
+
+fn space() -> Space {
+    let block = |i: usize| GlobalAddr::new(MemoryServerId(0), i as u64 * 4096);
+    let lanes = (0..LANES).map(|lane| vec![block(1 + 2 * lane), block(2 + 2 * lane)]).collect();
+    Space::new(block(0), 5, 1, lanes, 1024).expect("a log")
+}
+
+fn put(commit: &Commit, lane: usize) -> u64 {
+    let page = GlobalAddr::new(MemoryServerId(0), 64);
+    let record = Record::Entry(Entry { page, key: b"key", change: Change::Put(b"value") });
+    let reservation = commit.reserve(lane, record.stored_len()).expect("there is room");
+    commit.append(reservation, &record)
+}
+
+#[cfg(not(shuttle))]
+#[test]
+fn a_record_is_durable_once_all_before_it_are() {
+    let commit = Commit::new(&space(), 3, 10);
+    assert!(commit.is_durable(10));
+    let (first, second) = (put(&commit, 0), put(&commit, 1));
+    assert_eq!((first, second), (11, 12));
+    let batch = commit.take(1).expect("a batch");
+    commit.end(1, batch.seq, true);
+    assert!(!commit.is_durable(first) && !commit.is_durable(second));
+    let batch = commit.take(0).expect("a batch");
+    commit.end(0, batch.seq, false);
+    assert!(!commit.is_durable(first));
+    let again = commit.take(0).expect("the batch whose WRITE failed");
+    assert_eq!((again.seq, again.spot, &again.bytes), (batch.seq, batch.spot, &batch.bytes));
+    commit.end(0, again.seq, true);
+    assert!(commit.is_durable(second));
+}
+
+#[cfg(not(shuttle))]
+#[test]
+fn two_batches_are_outstanding_and_end_in_order() {
+    let commit = Commit::new(&space(), 3, 0);
+    let one = (put(&commit, 0), commit.take(0).expect("a batch")).1.seq;
+    let two = (put(&commit, 0), commit.take(0).expect("a second")).1.seq;
+    put(&commit, 0);
+    assert!(commit.take(0).is_none(), "no third");
+    commit.end(0, two, true);
+    assert!(!commit.is_durable(1) && commit.is_behind(0, 1));
+    commit.end(0, one, true);
+    assert!(commit.is_durable(2) && !commit.is_durable(3) && commit.take(0).is_some());
+}
+
+#[cfg(not(shuttle))]
+#[test]
+fn a_full_ring_takes_no_record_before_its_space_is_free() {
+    let commit = Commit::new(&space(), 3, 0);
+    let mut last = 0;
+    let crowded = loop {
+        match commit.reserve(0, 40) {
+            Ok(reservation) => drop(reservation),
+            Err(crowded) => break crowded,
+        }
+        last = put(&commit, 0);
+        let batch = commit.take(0).expect("a batch");
+        commit.end(0, batch.seq, true);
+    };
+    assert_eq!(crowded, Crowded::Ring);
+    let head = commit.truncate(0, last + 1);
+    assert_eq!(commit.reserve(0, 40).err(), Some(Crowded::Ring), "the control block still has the old head");
+    commit.free(0, head);
+    assert!(commit.reserve(0, 40).is_ok());
+    assert_eq!(commit.reserve(0, 4000).err(), Some(Crowded::TooLarge { max: 1024 - 128 - 32 }));
+}
+
+/// Threads that append, write and wait, against a memory that tells which records are in the log.
+#[cfg(shuttle)]
+mod shuttle_commit {
+    use std::collections::BTreeSet;
+
+    use shuttle::thread;
+
+    use super::*;
+
+    /// Records in the log.
+    type Memory = Mutex<BTreeSet<u64>>;
+
+    /// Writes the next batch of a lane, or fails to.
+    fn post(commit: &Commit, memory: &Memory, lane: usize, fails: bool) -> bool {
+        let Some(batch) = commit.take(lane) else { return false };
+        thread::yield_now();
+        if !fails {
+            let mut rest = &batch.bytes[batch::HEADER..];
+            while let Some(record) = crate::record::split_record(&mut rest) {
+                lock(memory).insert(record.gsn);
+            }
+        }
+        commit.end(lane, batch.seq, !fails);
+        true
+    }
+
+    fn run() {
+        let shared = Arc::new((Commit::new(&space(), 3, 0), Memory::default()));
+        let threads: Vec<_> = (0..3)
+            .map(|number| {
+                let shared = Arc::clone(&shared);
+                thread::spawn(move || {
+                    let (commit, memory) = &*shared;
+                    for round in 0..2 {
+                        let mine = put(commit, number % LANES);
+                        let mut fails = number == 0 && round == 1;
+                        while !commit.is_durable(mine) {
+                            for lane in 0..LANES {
+                                if commit.is_behind(lane, mine) && post(commit, memory, lane, fails) {
+                                    fails = false;
+                                }
+                            }
+                            thread::yield_now();
+                        }
+                        let memory = lock(memory);
+                        assert!((1..=mine).all(|gsn| memory.contains(&gsn)), "{mine} is not all there");
+                    }
+                })
+            })
+            .collect();
+        threads.into_iter().for_each(|thread| thread.join().expect("no panic"));
+        assert_eq!(lock(&shared.1).len(), 6);
+    }
+
+    #[test]
+    fn what_is_durable_is_in_the_log_under_any_schedule() {
+        let text = std::env::var("SHUTTLE_ITERATIONS").ok();
+        let iterations = text.and_then(|text| text.parse().ok()).unwrap_or(1000);
+        shuttle::check_random(run, iterations);
+        shuttle::check_pct(run, iterations, 3);
+    }
+}

@@ -1,0 +1,37 @@
+//! Defects that can be seeded into the protocols of the log, to test that the checks find them.
+//!
+//! [`pando_fabric::defect`] activates a defect; builds without the feature pay nothing. The tests of this
+//! crate find each of them (`tests/it/defects.rs`).
+
+use pando_fabric::defect;
+
+/// A protocol step that is skipped or done wrongly.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Defect {
+    /// A change counts as durable before it is in the log.
+    AckBeforeLog,
+    /// A change counts as durable once its own lane has it, whatever other lanes lack.
+    OneLaneDurable,
+    /// Recovery goes on behind a missing record.
+    GapIgnored,
+    /// Recovery uses the horizon of each lane for that lane alone.
+    TruncationByOneLane,
+    /// The space of truncated batches is used again before the control block says so.
+    EarlyReuse,
+}
+
+impl Defect {
+    pub const ALL: [Self; 5] = [
+        Self::AckBeforeLog,
+        Self::OneLaneDurable,
+        Self::GapIgnored,
+        Self::TruncationByOneLane,
+        Self::EarlyReuse,
+    ];
+}
+
+impl defect::Defect for Defect {
+    fn number(self) -> u8 {
+        self as u8
+    }
+}

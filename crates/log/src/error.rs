@@ -1,0 +1,31 @@
+//! Errors of the log. Every message is one sentence for a person; if bytes of a log are wrong, it names their
+//! address.
+//!
+//! A log without room is not an error: the caller makes room by a checkpoint ([`crate::Log::reserve`]).
+
+use pando_fabric::{FabricError, GlobalAddr, WaitedTooLong};
+
+pub type Result<T, E = LogError> = std::result::Result<T, E>;
+
+/// Failure of a log operation.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum LogError {
+    /// The records that were being written may or may not be in the log.
+    #[error(transparent)]
+    Fabric(#[from] FabricError),
+    #[error("a record of {bytes} bytes exceeds the largest of this log, {max} bytes")]
+    RecordTooLarge { bytes: usize, max: usize },
+    #[error("a log of {lanes} lanes of {segments} segments of {segment_bytes} bytes cannot be: {reason}")]
+    Geometry { lanes: usize, segments: usize, segment_bytes: u64, reason: &'static str },
+    #[error("the log at {addr} is damaged: {reason}")]
+    Damaged { addr: GlobalAddr, reason: &'static str },
+    #[error("the log had no room, or another operation did not finish writing to it, for too long")]
+    TimedOut,
+}
+
+impl From<WaitedTooLong> for LogError {
+    fn from(_: WaitedTooLong) -> Self {
+        Self::TimedOut
+    }
+}

@@ -1,0 +1,51 @@
+//! The log of a compute server: what it changed, so that nothing that was answered or read is lost when it is
+//! killed (`docs/durability.md`).
+//!
+//! A [`Log`] has several lanes, rings of blocks in the memory pool. Workers append records to lanes under the
+//! latches of the pages that they change, and answer once everything that they have seen is in the log (group
+//! commit). [`Contents`] is what is found after a crash, [`plan`] what must be done to each page then. The log
+//! knows pages by their addresses only; what their bytes mean is for the index to say.
+//!
+//! ```
+//! use pando_fabric::{Fabric, GlobalAddr, MemoryServerId};
+//! use pando_fabric_local::{LocalConfig, LocalFabric};
+//! use pando_log::{Change, Contents, Entry, Log, LogError, Record, Space};
+//! use pando_rt::block_on;
+//!
+//! let fabric = LocalFabric::new(LocalConfig { server_sizes: vec![1 << 16], huge_pages: false })?;
+//! let ep = &fabric.endpoint(1)?;
+//! let block = |i: u64| GlobalAddr::new(MemoryServerId(0), i * 4096);
+//! let space = block_on(ep, Log::create(ep, block(1), 7, vec![vec![block(2), block(3)]], 4096))?;
+//!
+//! let log = block_on(ep, async { Log::resume(ep, Contents::read(ep, space).await?).await })?;
+//! let put = Record::Entry(Entry { page: block(9), key: b"oak", change: Change::Put(b"Quercus") });
+//! let reserved = block_on(ep, log.reserve(ep, 0, put.stored_len(), async || Ok::<_, LogError>(())))?;
+//! let gsn = log.append(reserved, &put);
+//! block_on(ep, log.durable(ep, 0, gsn))?;
+//! drop(log); // a crash
+//!
+//! let contents = block_on(ep, async { Contents::read(ep, Space::read(ep, block(1)).await?).await })?;
+//! let found = contents.records().collect::<Result<Vec<_>, _>>()?;
+//! assert_eq!(found, [(gsn, put)]);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+#![forbid(unsafe_code)]
+
+mod batch;
+mod commit;
+pub mod defect;
+mod error;
+mod log;
+mod plan;
+mod reader;
+mod record;
+mod space;
+mod sync;
+
+pub use commit::Reservation;
+pub use error::{LogError, Result};
+pub use log::Log;
+pub use plan::{PagePlan, plan};
+pub use reader::{Contents, Report};
+pub use record::{Change, Entry, Image, Record};
+pub use space::Space;

@@ -1,0 +1,24 @@
+//! Atomics of the standard library or of a model checker (`--cfg shuttle`).
+//!
+//! The group commit takes every atomic and lock from here, so that `ci/shuttle.sh` checks the production code
+//! and not a copy of it.
+
+#[cfg(not(shuttle))]
+pub use std::sync::{
+    Mutex,
+    atomic::{AtomicU64, Ordering},
+};
+
+#[cfg(shuttle)]
+pub use shuttle::sync::{
+    Mutex,
+    atomic::{AtomicU64, Ordering},
+};
+
+/// Locks a mutex; a panic of another thread under the lock does not matter.
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> impl std::ops::DerefMut<Target = T> + '_ {
+    match mutex.lock() {
+        Ok(guard) => guard,
+        Err(poisoned) => poisoned.into_inner(),
+    }
+}

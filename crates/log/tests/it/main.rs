@@ -1,0 +1,10 @@
+//! Tests of the crate from outside, in one program: what they share is compiled and linked once.
+
+#[cfg(feature = "defects")]
+mod defects;
+mod faulty;
+mod model;
+mod model_test;
+mod plan;
+mod threads;
+mod torn;

@@ -1,0 +1,200 @@
+//! A log beside a model of it: what was appended, what was answered, and how far it was truncated.
+
+use std::cell::Cell;
+use std::collections::BTreeMap;
+
+use pando_fabric::GlobalAddr;
+use pando_fabric_local::LocalFabric;
+use pando_log::{Change, Contents, Entry, Log, LogError, Record, Space};
+use pando_rt::block_on;
+
+use crate::faulty::{Faulty, block, fabric};
+
+pub const LANES: usize = 3;
+/// Bytes of a segment: laps are short.
+const SEGMENT: u64 = 768;
+
+#[derive(Clone, Copy, Debug)]
+pub enum Step {
+    /// Appends a record to a lane.
+    Append {
+        lane: usize,
+        bytes: usize,
+    },
+    /// Waits until everything is durable.
+    Durable {
+        lane: usize,
+    },
+    /// Of the WRITEs to come, one arrives only up to some byte.
+    Fault {
+        until: u32,
+        bytes: usize,
+    },
+    /// Truncates the log, except for the last records that are durable.
+    Truncate {
+        except: u64,
+    },
+    Crash,
+    /// The process that recovers dies as well, while it opens the log.
+    CrashTwice {
+        until: u32,
+        bytes: usize,
+    },
+}
+
+pub struct Model {
+    fabric: LocalFabric,
+    ep: Faulty,
+    log: Log,
+    /// Value of each record.
+    records: BTreeMap<u64, Vec<u8>>,
+    /// Everything up to here was answered.
+    answered: u64,
+    /// Horizons that the log may have: at least the first, at most the second.
+    horizons: Cell<(u64, u64)>,
+}
+
+fn page() -> GlobalAddr {
+    block(99)
+}
+
+fn put(value: &[u8]) -> Record<'_> {
+    Record::Entry(Entry { page: page(), key: b"key", change: Change::Put(value) })
+}
+
+/// Reads the log that has its root in block 0.
+fn read(fabric: &LocalFabric) -> Result<Contents, String> {
+    let ep = Faulty::new(fabric);
+    let read = async { Contents::read(&ep, Space::read(&ep, block(1)).await?).await };
+    block_on(&ep, read).map_err(|error| format!("it cannot be read: {error}"))
+}
+
+fn values(contents: &Contents) -> Result<BTreeMap<u64, Vec<u8>>, String> {
+    let mut values = BTreeMap::new();
+    for record in contents.records() {
+        match record.map_err(|error| error.to_string())? {
+            (gsn, Record::Entry(Entry { change: Change::Put(value), .. })) => {
+                values.insert(gsn, value.to_vec())
+            }
+            (gsn, other) => return Err(format!("record {gsn} is {other:?}")),
+        };
+    }
+    Ok(values)
+}
+
+impl Model {
+    pub fn new() -> Self {
+        let fabric = fabric();
+        let ep = Faulty::new(&fabric);
+        let lanes = (0..LANES).map(|lane| vec![block(2 + 2 * lane), block(3 + 2 * lane)]).collect();
+        block_on(&ep, Log::create(&ep, block(1), 7, lanes, SEGMENT)).expect("a log");
+        let contents = read(&fabric).expect("a new log");
+        assert!(contents.is_empty() && contents.clock() == 0);
+        let log = block_on(&ep, Log::resume(&ep, contents)).expect("it opens");
+        Self { fabric, ep, log, records: BTreeMap::new(), answered: 0, horizons: Cell::new((1, 1)) }
+    }
+
+    /// # Errors
+    /// What the log has lost or made up.
+    pub fn step(&mut self, step: Step) -> Result<(), String> {
+        match step {
+            Step::Append { lane, bytes } => return self.append(lane, bytes),
+            Step::Durable { lane } => {
+                let clock = self.log.clock();
+                if block_on(&self.ep, self.log.durable(&self.ep, lane, clock)).is_ok() {
+                    self.answered = clock;
+                }
+            }
+            Step::Fault { until, bytes } => {
+                self.ep.until.set(Some(until));
+                self.ep.bytes.set(bytes);
+            }
+            Step::Truncate { except } => {
+                let horizon = (self.answered + 1).saturating_sub(except).max(1);
+                let _ = block_on(&self.ep, self.truncate(horizon));
+            }
+            Step::Crash => return self.crash(None),
+            Step::CrashTwice { until, bytes } => return self.crash(Some((until, bytes))),
+        }
+        Ok(())
+    }
+
+    async fn truncate(&self, horizon: u64) -> Result<(), LogError> {
+        let (least, most) = self.horizons.get();
+        self.horizons.set((least, most.max(horizon)));
+        self.log.truncate(&self.ep, horizon).await?;
+        self.horizons.set((least.max(horizon), most.max(horizon)));
+        Ok(())
+    }
+
+    fn append(&mut self, lane: usize, bytes: usize) -> Result<(), String> {
+        let value = vec![self.records.len() as u8; bytes];
+        let record = put(&value);
+        let answered = Cell::new(self.answered);
+        let checkpoint = async || {
+            let clock = self.log.clock();
+            self.log.durable(&self.ep, lane, clock).await?;
+            answered.set(clock);
+            self.truncate(clock + 1).await
+        };
+        let reserved = block_on(&self.ep, self.log.reserve(&self.ep, lane, record.stored_len(), checkpoint));
+        match reserved {
+            Ok(reserved) => {
+                let gsn = self.log.append(reserved, &record);
+                self.records.insert(gsn, value);
+            }
+            Err(LogError::Fabric(_)) => {}
+            Err(error) => return Err(error.to_string()),
+        }
+        self.answered = answered.get();
+        Ok(())
+    }
+
+    fn crash(&mut self, again: Option<(u32, usize)>) -> Result<(), String> {
+        self.ep.until.set(None);
+        let mut contents = read(&self.fabric)?;
+        let found = values(&contents)?;
+        self.check(&found, contents.clock())?;
+        if let Some((until, bytes)) = again {
+            self.step(Step::Fault { until, bytes })?;
+            let opened = block_on(&self.ep, Log::resume(&self.ep, contents));
+            self.ep.until.set(None);
+            contents = read(&self.fabric)?;
+            let second = values(&contents)?;
+            let may_be_all = opened.is_err();
+            if !(second.is_empty() || may_be_all && second == found) {
+                return Err(format!("{second:?} of {found:?} is there after a second crash"));
+            }
+        }
+        let clock = contents.clock();
+        self.log = block_on(&self.ep, Log::resume(&self.ep, contents)).map_err(|error| error.to_string())?;
+        self.records.clear();
+        self.answered = clock;
+        self.horizons.set((clock + 1, clock + 1));
+        Ok(())
+    }
+
+    fn check(&self, found: &BTreeMap<u64, Vec<u8>>, clock: u64) -> Result<(), String> {
+        let (least, most) = self.horizons.get();
+        let last = found.keys().last().copied().unwrap_or(most - 1);
+        if last < self.answered {
+            return Err(format!("record {last} is the last, but {} was answered", self.answered));
+        }
+        let first = found.keys().next().copied().unwrap_or(least);
+        if first < least || first > most {
+            return Err(format!("record {first} is the first, but the horizon is in {least}..={most}"));
+        }
+        if found.len() as u64 != (last + 1).saturating_sub(first) && !found.is_empty() {
+            return Err(format!("there is a gap in {:?}", found.keys().collect::<Vec<_>>()));
+        }
+        for (gsn, value) in found {
+            if self.records.get(gsn) != Some(value) {
+                return Err(format!("record {gsn} is {value:?}"));
+            }
+        }
+        if clock < last || clock > self.log.clock() {
+            return Err(format!("its clock is {clock}"));
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,112 @@
+//! What recovery does to each page.
+
+use pando_fabric::{Endpoint, Fabric, GlobalAddr};
+use pando_log::{Change, Contents, Entry, Image, Log, LogError, PagePlan, Record, Space, plan};
+use pando_rt::block_on;
+
+use crate::faulty::{block, fabric};
+
+/// Runs `check` on the plan of a log with these records, in two lanes in turns.
+fn planned(records: &[Record<'_>], check: impl FnOnce(Result<Vec<(GlobalAddr, PagePlan<'_>)>, LogError>)) {
+    let fabric = fabric();
+    let ep = &fabric.endpoint(1).expect("an endpoint");
+    block_on(ep, async {
+        let lanes = vec![vec![block(2), block(3)], vec![block(4), block(5)]];
+        let space = Log::create(ep, block(1), 7, lanes, 4096).await?;
+        let log = Log::resume(ep, Contents::read(ep, space).await?).await?;
+        for (i, record) in records.iter().enumerate() {
+            let full = async || Err(LogError::TimedOut);
+            let reserved = log.reserve(ep, i % 2, record.stored_len(), full).await?;
+            log.append(reserved, record);
+        }
+        log.durable(ep, 0, log.clock()).await?;
+        let contents = Contents::read(ep, Space::read(ep, block(1)).await?).await?;
+        assert_eq!(contents.report().records, records.len() as u64);
+        check(plan(&contents).map(|pages| pages.into_iter().collect()));
+        Ok::<_, LogError>(())
+    })
+    .expect("the log works");
+}
+
+fn put(page: usize, value: &[u8]) -> Entry<'_> {
+    Entry { page: block(page), key: b"key", change: Change::Put(value) }
+}
+
+fn image(page: usize, bytes: &[u8]) -> Image<'_> {
+    Image { page: block(page), bytes }
+}
+
+#[test]
+fn a_page_begins_with_its_last_image() {
+    let split = Record::Pages { images: vec![image(10, &[1; 16]), image(11, &[2; 16])], freed: vec![] };
+    let again = Record::Pages { images: vec![image(11, &[3; 16])], freed: vec![] };
+    let (a, b, c) = (put(10, b"a"), put(11, b"b"), put(12, b"c"));
+    let (d, e) = (put(11, b"d"), put(12, b"e"));
+    let records = [
+        Record::Entry(a),
+        split,
+        Record::Entry(b),
+        again,
+        Record::Entry(c),
+        Record::Entry(d),
+        Record::Entry(e),
+    ];
+    planned(&records, |plan| {
+        let wanted = [
+            (block(10), PagePlan { image: Some(&[1; 16]), entries: vec![], gsn: 2 }),
+            (block(11), PagePlan { image: Some(&[3; 16]), entries: vec![d], gsn: 6 }),
+            (block(12), PagePlan { image: None, entries: vec![c, e], gsn: 7 }),
+        ];
+        assert_eq!(plan.expect("no damage"), wanted);
+    });
+}
+
+#[test]
+fn a_freed_page_is_left_alone_until_it_is_used_again() {
+    let merge = Record::Pages { images: vec![image(10, &[1; 16])], freed: vec![block(11), block(12)] };
+    let reuse = Record::Pages { images: vec![image(12, &[2; 16])], freed: vec![] };
+    let records = [Record::Entry(put(11, b"a")), Record::Entry(put(12, b"b")), merge, reuse];
+    planned(&records, |plan| {
+        let pages: Vec<_> =
+            plan.expect("no damage").into_iter().map(|(page, plan)| (page, plan.image)).collect();
+        assert_eq!(pages, [(block(10), Some(&[1; 16][..])), (block(12), Some(&[2; 16][..]))]);
+    });
+}
+
+#[test]
+fn an_entry_of_a_freed_page_is_damage() {
+    let free = Record::Pages { images: vec![], freed: vec![block(11)] };
+    planned(&[free, Record::Entry(put(11, b"a"))], |plan| {
+        let error = plan.expect_err("the page is not in use").to_string();
+        assert_eq!(
+            error,
+            format!("the log at {} is damaged: an entry belongs to a page that was freed", block(11))
+        );
+    });
+}
+
+#[test]
+fn a_log_that_is_damaged_or_of_an_impossible_shape_is_refused() {
+    let fabric = fabric();
+    let ep = &fabric.endpoint(1).expect("an endpoint");
+    let create = |lanes, bytes| block_on(ep, Log::create(ep, block(1), 7, lanes, bytes)).map(drop);
+    let error = create(vec![vec![block(2)]], 4096).expect_err("one segment").to_string();
+    assert_eq!(error, "a log of 1 lanes of 1 segments of 4096 bytes cannot be: a lane needs two segments");
+    assert!(create(vec![], 4096).is_err() && create(vec![vec![block(2), block(3)]], 128).is_err());
+    create(vec![vec![block(2), block(3)]], 4096).expect("a log");
+    for word in 0..8 {
+        let at = block(1).add(word * 8);
+        let before = block_on(ep, ep.read_word(at)).expect("a word");
+        block_on(ep, ep.write_word(at, before ^ 1 << 9)).expect("a word");
+        assert!(
+            matches!(block_on(ep, Space::read(ep, block(1))), Err(LogError::Damaged { .. })),
+            "word {word}"
+        );
+        block_on(ep, ep.write_word(at, before)).expect("a word");
+    }
+    let space = block_on(ep, Space::read(ep, block(1))).expect("whole again");
+    assert_eq!((space.index_id, space.blocks().count()), (7, 3));
+    block_on(ep, ep.write_word(block(2), 77)).expect("a word");
+    block_on(ep, ep.write_word(block(2).add(64), 77)).expect("a word");
+    assert!(matches!(block_on(ep, Contents::read(ep, space)), Err(LogError::Damaged { .. })));
+}
