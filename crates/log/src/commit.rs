@@ -92,6 +92,16 @@ pub struct Reservation<'l> {
     commit: &'l Commit,
     lane: usize,
     cost: u64,
+    /// Half of the ring is in use: it is time for a checkpoint.
+    pub is_late: bool,
+}
+
+/// Part of a ring that a reservation may use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Share {
+    /// Three quarters; the rest is for the images of a checkpoint, which makes room again.
+    Most,
+    All,
 }
 
 /// Reason why there is no room for a record now.
@@ -154,10 +164,12 @@ impl Commit {
     }
 
     /// Reserves room for a record of `len` bytes.
-    pub fn reserve(&self, lane: usize, len: usize) -> Result<Reservation<'_>, Crowded> {
+    pub fn reserve(&self, lane: usize, len: usize, share: Share) -> Result<Reservation<'_>, Crowded> {
         let cost = (len + batch::HEADER) as u64;
         let mut state = lock(&self.lanes[lane].state);
-        let max = state.ring.batch_max().min(state.ring.ring_len() / 2);
+        let ring_len = state.ring.ring_len();
+        let usable = if share == Share::Most { ring_len / 4 * 3 } else { ring_len };
+        let max = state.ring.batch_max().min(usable / 2);
         if cost > max {
             return Err(Crowded::TooLarge { max: max - batch::HEADER as u64 });
         }
@@ -165,11 +177,12 @@ impl Commit {
             return Err(Crowded::Batch);
         }
         // Each batch may skip less than its own length at the end of a segment.
-        if 2 * (state.claimed + cost) > state.ring.ring_len() - (state.tail - state.head) {
+        let used = state.tail - state.head + 2 * (state.claimed + cost);
+        if used > usable {
             return Err(Crowded::Ring);
         }
         state.claimed += cost;
-        Ok(Reservation { commit: self, lane, cost })
+        Ok(Reservation { commit: self, lane, cost, is_late: used > ring_len / 2 })
     }
 
     /// Appends a record that fits into its reservation; returns its number. The caller holds the latches of
@@ -281,13 +294,13 @@ impl Commit {
         state.head = state.head.max(head.position);
     }
 
-    /// Bytes of the fullest lane that are in use, and of its ring.
-    pub fn fullest(&self) -> (u64, u64) {
+    /// The lane with the most room.
+    pub fn emptiest(&self) -> usize {
         let used = |lane: &CommitLane| {
             let state = lock(&lane.state);
-            (state.tail - state.head, state.ring.ring_len())
+            state.tail - state.head + state.claimed
         };
-        self.lanes.iter().map(used).max().unwrap_or_default()
+        (0..self.lanes.len()).min_by_key(|&lane| used(&self.lanes[lane])).unwrap_or(0)
     }
 }
 

@@ -30,6 +30,25 @@ impl Defect {
     ];
 }
 
+/// A rule that an index breaks in its use of the log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OfIndex {
+    /// A page is written before its records are in the log.
+    PageBeforeLog,
+    /// A lookup answers before what it has read is in the log.
+    GetBeforeLog,
+}
+
+impl OfIndex {
+    pub const ALL: [Self; 2] = [Self::PageBeforeLog, Self::GetBeforeLog];
+}
+
+impl defect::Defect for OfIndex {
+    fn number(self) -> u8 {
+        self as u8
+    }
+}
+
 impl defect::Defect for Defect {
     fn number(self) -> u8 {
         self as u8

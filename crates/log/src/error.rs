@@ -1,7 +1,7 @@
 //! Errors of the log. Every message is one sentence for a person; if bytes of a log are wrong, it names their
 //! address.
 //!
-//! A log without room is not an error: the caller makes room by a checkpoint ([`crate::Log::reserve`]).
+//! A log without room is not an error: the caller makes room by a [checkpoint](crate::Checkpoint).
 
 use pando_fabric::{FabricError, GlobalAddr, WaitedTooLong};
 

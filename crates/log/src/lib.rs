@@ -9,18 +9,18 @@
 //! ```
 //! use pando_fabric::{Fabric, GlobalAddr, MemoryServerId};
 //! use pando_fabric_local::{LocalConfig, LocalFabric};
-//! use pando_log::{Change, Contents, Entry, Log, LogError, Record, Space};
+//! use pando_log::{Blocks, Change, Contents, Entry, Log, Record, Space};
 //! use pando_rt::block_on;
 //!
 //! let fabric = LocalFabric::new(LocalConfig { server_sizes: vec![1 << 16], huge_pages: false })?;
 //! let ep = &fabric.endpoint(1)?;
 //! let block = |i: u64| GlobalAddr::new(MemoryServerId(0), i * 4096);
-//! let space = block_on(ep, Log::create(ep, block(1), 7, vec![vec![block(2), block(3)]], 4096))?;
+//! let blocks = Blocks { root: block(1), scratch: block(4), lanes: vec![vec![block(2), block(3)]], segment_bytes: 4096 };
+//! let space = block_on(ep, Log::create(ep, 7, blocks))?;
 //!
 //! let log = block_on(ep, async { Log::resume(ep, Contents::read(ep, space).await?).await })?;
 //! let put = Record::Entry(Entry { page: block(9), key: b"oak", change: Change::Put(b"Quercus") });
-//! let reserved = block_on(ep, log.reserve(ep, 0, put.stored_len(), async || Ok::<_, LogError>(())))?;
-//! let gsn = log.append(reserved, &put);
+//! let gsn = log.append(log.try_reserve(0, put.stored_len()).expect("an empty log has room"), &put);
 //! block_on(ep, log.durable(ep, 0, gsn))?;
 //! drop(log); // a crash
 //!
@@ -39,13 +39,15 @@ mod log;
 mod plan;
 mod reader;
 mod record;
+mod rewrite;
 mod space;
 mod sync;
 
-pub use commit::Reservation;
+pub use commit::{Reservation, Share};
 pub use error::{LogError, Result};
-pub use log::Log;
+pub use log::{Checkpoint, Hold, Log};
 pub use plan::{PagePlan, plan};
 pub use reader::{Contents, Report};
 pub use record::{Change, Entry, Image, Record};
-pub use space::Space;
+pub use rewrite::Rewrite;
+pub use space::{Blocks, Space};

@@ -6,21 +6,21 @@
 //! 3. It releases the latches and waits until everything that it has seen is in the log ([`Log::durable`]).
 //!    Only then it answers. Lookups wait too, for the number of the page that they read.
 //!
-//! No page is written before the log has everything up to the page's number. After a checkpoint wrote all pages
-//! that were changed before it began, the log is truncated ([`Log::truncate`]).
+//! No page is written before the log has everything up to the page's number. A [`Checkpoint`] writes all pages
+//! that were changed before it began, and then truncates the log.
 
 use std::cell::Cell;
 
 use pando_fabric::defect::defect;
-use pando_fabric::{Endpoint, GlobalAddr, Nanos, Patience};
+use pando_fabric::{Endpoint, Nanos, Patience};
 
-use crate::commit::{Batch, Commit, Crowded, Reservation};
+use crate::commit::{Batch, Commit, Crowded, Reservation, Share};
 use crate::defect::Defect;
 use crate::error::{LogError, Result};
 use crate::reader::Contents;
 use crate::record::Record;
-use crate::space::{self, Control, Space};
-use crate::sync::{AtomicU64, Ordering::SeqCst};
+use crate::space::{self, Blocks, Control, Space};
+use crate::sync::{AtomicU64, Mutex, Ordering::SeqCst, lock};
 
 /// Longest wait for room and for WRITEs of others: 10 s, as operations of an index wait.
 const PATIENCE: Nanos = 10_000_000_000;
@@ -32,25 +32,20 @@ pub struct Log {
     epoch: u64,
     /// Version of the control block of each lane.
     versions: Box<[AtomicU64]>,
-    /// 1 while a truncation writes them.
+    /// 1 during a checkpoint, which ends by writing them.
     is_truncating: AtomicU64,
     horizon: AtomicU64,
+    /// Lower bounds of the records of pages that are being written outside of the cache.
+    holds: Mutex<Vec<u64>>,
 }
 
 impl Log {
-    /// Writes an empty log for index `index_id`, with its root block at `root` and the given segments of each
-    /// lane. [`Log::resume`] opens it.
+    /// Writes an empty log for index `index_id`. [`Log::resume`] opens it.
     ///
     /// # Errors
     /// [`LogError::Geometry`]; errors of the fabric.
-    pub async fn create<E: Endpoint>(
-        ep: &E,
-        root: GlobalAddr,
-        index_id: u32,
-        segments: Vec<Vec<GlobalAddr>>,
-        segment_bytes: u64,
-    ) -> Result<Space> {
-        let space = Space::new(root, ep.random(), index_id, segments, segment_bytes)?;
+    pub async fn create<E: Endpoint>(ep: &E, index_id: u32, blocks: Blocks) -> Result<Space> {
+        let space = Space::new(ep.random(), index_id, blocks)?;
         for lane in 0..space.lanes.len() {
             let control = Control { version: 1, epoch: ep.random(), head: 0, head_seq: 0, horizon: 1 };
             control.write(ep, &space, lane).await?;
@@ -77,7 +72,15 @@ impl Log {
         }
         let commit = Commit::new(&space, epoch, clock);
         let is_truncating = AtomicU64::new(0);
-        Ok(Self { space, commit, epoch, versions, is_truncating, horizon: AtomicU64::new(horizon) })
+        Ok(Self {
+            space,
+            commit,
+            epoch,
+            versions,
+            is_truncating,
+            horizon: AtomicU64::new(horizon),
+            holds: Mutex::default(),
+        })
     }
 
     pub fn space(&self) -> &Space {
@@ -93,40 +96,40 @@ impl Log {
         self.commit.clock()
     }
 
-    /// Share of the fullest lane that is in use.
-    pub fn fullness(&self) -> f64 {
-        let (used, len) = self.commit.fullest();
-        used as f64 / len.max(1) as f64
+    /// The lane with the most room, for records that no worker waits for.
+    pub fn emptiest_lane(&self) -> usize {
+        self.commit.emptiest()
     }
 
-    /// Reserves room in `lane` for a record of `len` bytes. If the ring is full, calls `checkpoint`, which
-    /// truncates the log or waits for another operation that does.
+    /// Reserves room in `lane` for a record of `len` bytes, if there is some now.
+    #[inline]
+    pub fn try_reserve(&self, lane: usize, len: usize) -> Option<Reservation<'_>> {
+        self.commit.reserve(lane, len, Share::Most).ok().filter(|reservation| !reservation.is_late)
+    }
+
+    /// Reserves room in `lane` for a record of `len` bytes. `None` if the ring is full.
     ///
     /// # Errors
-    /// [`LogError::RecordTooLarge`]; [`LogError::TimedOut`]; errors of the fabric and of `checkpoint`.
-    pub async fn reserve<E: Endpoint, F: From<LogError>>(
+    /// [`LogError::RecordTooLarge`]; [`LogError::TimedOut`]; errors of the fabric.
+    pub async fn reserve<E: Endpoint>(
         &self,
         ep: &E,
         lane: usize,
         len: usize,
-        checkpoint: impl AsyncFn() -> Result<(), F>,
-    ) -> Result<Reservation<'_>, F> {
+        share: Share,
+    ) -> Result<Option<Reservation<'_>>> {
         let patience = Patience::new(PATIENCE);
         loop {
-            match self.commit.reserve(lane, len) {
-                Ok(reservation) => return Ok(reservation),
+            match self.commit.reserve(lane, len, share) {
+                Ok(reservation) => return Ok(Some(reservation)),
                 Err(Crowded::TooLarge { max }) => {
-                    return Err(LogError::RecordTooLarge { bytes: len, max: max as usize }.into());
+                    return Err(LogError::RecordTooLarge { bytes: len, max: max as usize });
                 }
-                Err(crowded) => {
-                    let posted = self.post(ep, lane).await?;
-                    if crowded == Crowded::Ring && !posted {
-                        checkpoint().await?;
-                    }
-                    if !posted {
-                        patience.wait(ep, "room in the log").await.map_err(LogError::from)?;
-                    }
+                Err(Crowded::Ring) if !self.post(ep, lane).await? => return Ok(None),
+                Err(Crowded::Batch) if !self.post(ep, lane).await? => {
+                    patience.wait(ep, "room in the log").await?;
                 }
+                Err(Crowded::Ring | Crowded::Batch) => {}
             }
         }
     }
@@ -184,31 +187,103 @@ impl Log {
         Ok(true)
     }
 
-    /// Drops all records below `horizon` and frees their space. All pages that they are about have been
-    /// written, and the writes have completed. `false` if another call is doing it.
+    /// Notes that a page outside of the cache is about to be changed and written. The records that are made
+    /// from here on stay in the log as long as the hold lives.
+    pub fn hold(&self) -> Hold<'_> {
+        let mut holds = lock(&self.holds);
+        let bound = self.clock() + 1;
+        holds.push(bound);
+        Hold { log: self, bound }
+    }
+
+    /// Drops the hold that was kept with this number.
+    pub fn release(&self, bound: u64) {
+        let mut holds = lock(&self.holds);
+        if let Some(at) = holds.iter().position(|&held| held == bound) {
+            holds.swap_remove(at);
+        }
+    }
+
+    /// Begins a checkpoint. The caller writes all pages that are changed by now, and then ends it. `None` if
+    /// another one is under way.
+    pub fn begin_checkpoint(&self) -> Option<Checkpoint<'_>> {
+        if self.is_truncating.swap(1, SeqCst) == 1 {
+            return None;
+        }
+        let truncating = Truncating(&self.is_truncating);
+        // The clock first: a hold begins before its record gets a number.
+        let clock = self.clock();
+        let held = lock(&self.holds).iter().min().copied();
+        Some(Checkpoint {
+            log: self,
+            horizon: held.unwrap_or(u64::MAX).min(clock + 1),
+            _truncating: truncating,
+        })
+    }
+}
+
+/// Keeps records in the log; see [`Log::hold`].
+#[must_use]
+pub struct Hold<'l> {
+    log: &'l Log,
+    bound: u64,
+}
+
+impl Hold<'_> {
+    /// Leaves the hold to [`Log::release`] with the number that this returns.
+    pub fn keep(self) -> u64 {
+        let bound = self.bound;
+        std::mem::forget(self);
+        bound
+    }
+}
+
+impl Drop for Hold<'_> {
+    fn drop(&mut self) {
+        self.log.release(self.bound);
+    }
+}
+
+/// A checkpoint under way; there is one at a time.
+#[must_use]
+pub struct Checkpoint<'l> {
+    log: &'l Log,
+    horizon: u64,
+    _truncating: Truncating<'l>,
+}
+
+impl Checkpoint<'_> {
+    /// Leaves `records` more records in the log than need be.
+    pub fn except(self, records: u64) -> Self {
+        let horizon = self.horizon.saturating_sub(records).max(1);
+        Self { horizon, ..self }
+    }
+
+    /// Records below it are dropped in the end.
+    pub fn horizon(&self) -> u64 {
+        self.horizon
+    }
+
+    /// Drops the records of pages that have been written, and frees their space.
     ///
     /// # Errors
     /// Errors of the fabric. The space stays in use then.
-    pub async fn truncate<E: Endpoint>(&self, ep: &E, horizon: u64) -> Result<bool> {
-        if self.is_truncating.swap(1, SeqCst) == 1 {
-            return Ok(false);
-        }
-        let _truncating = Truncating(&self.is_truncating);
-        let horizon = self.horizon.fetch_max(horizon, SeqCst).max(horizon);
+    pub async fn end<E: Endpoint>(self, ep: &E) -> Result<()> {
+        let log = self.log;
+        let horizon = log.horizon.fetch_max(self.horizon, SeqCst).max(self.horizon);
         let mut heads = Vec::new();
-        for (lane, version) in self.versions.iter().enumerate() {
-            let head = self.commit.truncate(lane, horizon);
-            let (version_now, epoch) = (version.load(SeqCst) + 1, self.epoch);
-            let control =
-                Control { version: version_now, epoch, head: head.position, head_seq: head.seq, horizon };
-            control.write(ep, &self.space, lane).await?;
-            version.store(version_now, SeqCst);
+        for (lane, version) in log.versions.iter().enumerate() {
+            let head = log.commit.truncate(lane, horizon);
+            let (epoch, next) = (log.epoch, version.load(SeqCst) + 1);
+            let control = Control { version: next, epoch, head: head.position, head_seq: head.seq, horizon };
+            control.write(ep, &log.space, lane).await?;
+            version.store(next, SeqCst);
             heads.push(head);
         }
         for (lane, head) in heads.into_iter().enumerate() {
-            self.commit.free(lane, head);
+            log.commit.free(lane, head);
         }
-        Ok(true)
+        Ok(())
     }
 }
 

@@ -148,6 +148,11 @@ impl Contents {
         self.records.is_empty()
     }
 
+    /// The epochs of the lanes in one number.
+    pub(crate) fn epochs(&self) -> u64 {
+        self.controls.iter().fold(0, |epoch: u64, control| epoch.rotate_left(7) ^ control.epoch)
+    }
+
     /// No record of the log has a larger number.
     pub fn clock(&self) -> u64 {
         self.clock

@@ -1,7 +1,8 @@
 //! Where a log lies: a root block, which lists the segments of each lane, and two control blocks per lane.
 //!
 //! ```text
-//! root     "PANDOLOG" [seed] [lanes:32][segments of each:32] [bytes of a segment] [index id] [check]  [address]...
+//! root     "PANDOLOG" [seed] [lanes:32][segments of each:32] [bytes of a segment] [index id] [scratch] [check]
+//!          [address of a segment]...
 //!
 //! lane     segment 0                                segment 1               ...
 //!         +----------+----------+----------------+ +-----------------------+
@@ -22,7 +23,7 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 use crate::error::{LogError, Result};
 
 const MAGIC: u64 = u64::from_le_bytes(*b"PANDOLOG");
-const ROOT_HEADER: usize = 48;
+const ROOT_HEADER: usize = 56;
 /// Bytes of one control block.
 const CONTROL: usize = 64;
 /// Bytes of both control blocks, at the beginning of a lane's first segment.
@@ -93,10 +94,24 @@ impl Lane {
     }
 }
 
-/// Blocks of a log: the lanes, in segments of one size.
+/// Blocks for a log.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Blocks {
+    /// Block of [`Space::root_bytes`] for the root.
+    pub root: GlobalAddr,
+    /// A segment for recovery.
+    pub scratch: GlobalAddr,
+    /// Segments of each lane.
+    pub lanes: Vec<Vec<GlobalAddr>>,
+    pub segment_bytes: u64,
+}
+
+/// Where a log lies.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Space {
     pub(crate) root: GlobalAddr,
+    /// Segment for recovery; see [`crate::Rewrite`].
+    pub(crate) scratch: GlobalAddr,
     /// Random number of this log, which no other log has.
     pub(crate) seed: u64,
     pub(crate) lanes: Vec<Lane>,
@@ -110,26 +125,31 @@ impl Space {
         (ROOT_HEADER + lanes * segments * 8) as u64
     }
 
+    pub(crate) fn segment_bytes(&self) -> u64 {
+        self.lanes[0].segment_bytes
+    }
+
+    /// Bytes of all segments of lanes.
+    pub fn bytes(&self) -> u64 {
+        self.lanes.iter().map(|lane| lane.segments.len() as u64 * lane.segment_bytes).sum()
+    }
+
     /// Addresses and sizes of all blocks of the log.
     pub fn blocks(&self) -> impl Iterator<Item = (GlobalAddr, u64)> + '_ {
         let segments = self.lanes.first().map_or(0, |lane| lane.segments.len());
         let root = (self.root, Self::root_bytes(self.lanes.len(), segments));
+        let scratch = (self.scratch, self.segment_bytes());
         let of_lane =
             |lane: &Lane| lane.segments.iter().map(|&at| (at, lane.segment_bytes)).collect::<Vec<_>>();
-        std::iter::once(root).chain(self.lanes.iter().flat_map(of_lane))
+        [root, scratch].into_iter().chain(self.lanes.iter().flat_map(of_lane))
     }
 
-    /// The log with its root at `root`, whose lanes have these segments.
+    /// The log in these blocks.
     ///
     /// # Errors
     /// [`LogError::Geometry`].
-    pub(crate) fn new(
-        root: GlobalAddr,
-        seed: u64,
-        index_id: u32,
-        segments: Vec<Vec<GlobalAddr>>,
-        segment_bytes: u64,
-    ) -> Result<Self> {
+    pub(crate) fn new(seed: u64, index_id: u32, blocks: Blocks) -> Result<Self> {
+        let Blocks { root, scratch, lanes: segments, segment_bytes } = blocks;
         let (lanes, each) = (segments.len(), segments.first().map_or(0, Vec::len));
         let reason = match () {
             () if lanes == 0 => Some("it has no lane"),
@@ -144,7 +164,7 @@ impl Space {
             return Err(LogError::Geometry { lanes, segments: each, segment_bytes, reason });
         }
         let lanes = segments.into_iter().map(|segments| Lane { segments, segment_bytes }).collect();
-        Ok(Self { root, seed, lanes, index_id })
+        Ok(Self { root, scratch, seed, lanes, index_id })
     }
 
     /// Writes the root block.
@@ -157,6 +177,7 @@ impl Space {
         bytes.put_u32(lane.segments.len() as u32);
         bytes.put_u64(lane.segment_bytes);
         bytes.put_u64(u64::from(self.index_id));
+        bytes.put_u64(self.scratch.raw());
         let mut addresses = Vec::new();
         for lane in &self.lanes {
             lane.segments.iter().for_each(|at| addresses.put_u64(at.raw()));
@@ -176,8 +197,8 @@ impl Space {
         let header = read_bytes(ep, root, ROOT_HEADER).await?;
         let mut reader = Reader::new(&header);
         let mut word = || reader.u64().expect("a whole header");
-        let (magic, seed, counts, segment_bytes, index_id, check) =
-            (word(), word(), word(), word(), word(), word());
+        let (magic, seed, counts, segment_bytes) = (word(), word(), word(), word());
+        let (index_id, scratch, check) = (word(), word(), word());
         let (lanes, each) = (counts as u32 as usize, (counts >> 32) as usize);
         if magic != MAGIC || lanes.saturating_mul(each) > PIECE / 8 {
             return Err(damaged("it has no root block"));
@@ -190,8 +211,9 @@ impl Space {
         let mut address = || GlobalAddr::from_raw(reader.u64().ok()?);
         let segments: Option<Vec<Vec<_>>> =
             (0..lanes).map(|_| (0..each).map(|_| address()).collect()).collect();
-        let segments = segments.ok_or_else(|| damaged("a segment has no address"))?;
-        Self::new(root, seed, index_id as u32, segments, segment_bytes)
+        let lanes = segments.ok_or_else(|| damaged("a segment has no address"))?;
+        let scratch = GlobalAddr::from_raw(scratch).ok_or_else(|| damaged("a segment has no address"))?;
+        Self::new(seed, index_id as u32, Blocks { root, scratch, lanes, segment_bytes })
     }
 
     /// Seed of the checks of a lane.

@@ -1,22 +1,27 @@
-//! The group commit without a fabric: the bounds of lanes, and all of it under the schedules of shuttle.
+//! The group commit without a fabric.
+//!
+//! Single steps check the bounds of lanes and the space of rings. Under shuttle, threads append, write and wait
+//! against a memory that tells which records are in the log.
 
 use pando_fabric::{GlobalAddr, MemoryServerId};
 
 use super::*;
 use crate::record::{Change, Entry};
+use crate::space::Blocks;
 
 const LANES: usize = 2;
 
 fn space() -> Space {
     let block = |i: usize| GlobalAddr::new(MemoryServerId(0), i as u64 * 4096);
     let lanes = (0..LANES).map(|lane| vec![block(1 + 2 * lane), block(2 + 2 * lane)]).collect();
-    Space::new(block(0), 5, 1, lanes, 1024).expect("a log")
+    let blocks = Blocks { root: block(0), scratch: block(9), lanes, segment_bytes: 1024 };
+    Space::new(5, 1, blocks).expect("a log")
 }
 
 fn put(commit: &Commit, lane: usize) -> u64 {
     let page = GlobalAddr::new(MemoryServerId(0), 64);
     let record = Record::Entry(Entry { page, key: b"key", change: Change::Put(b"value") });
-    let reservation = commit.reserve(lane, record.stored_len()).expect("there is room");
+    let reservation = commit.reserve(lane, record.stored_len(), Share::All).expect("there is room");
     commit.append(reservation, &record)
 }
 
@@ -59,7 +64,7 @@ fn a_full_ring_takes_no_record_before_its_space_is_free() {
     let commit = Commit::new(&space(), 3, 0);
     let mut last = 0;
     let crowded = loop {
-        match commit.reserve(0, 40) {
+        match commit.reserve(0, 40, Share::All) {
             Ok(reservation) => drop(reservation),
             Err(crowded) => break crowded,
         }
@@ -69,10 +74,14 @@ fn a_full_ring_takes_no_record_before_its_space_is_free() {
     };
     assert_eq!(crowded, Crowded::Ring);
     let head = commit.truncate(0, last + 1);
-    assert_eq!(commit.reserve(0, 40).err(), Some(Crowded::Ring), "the control block still has the old head");
+    assert_eq!(
+        commit.reserve(0, 40, Share::All).err(),
+        Some(Crowded::Ring),
+        "the control block still has the old head"
+    );
     commit.free(0, head);
-    assert!(commit.reserve(0, 40).is_ok());
-    assert_eq!(commit.reserve(0, 4000).err(), Some(Crowded::TooLarge { max: 1024 - 128 - 32 }));
+    assert!(commit.reserve(0, 40, Share::All).is_ok());
+    assert_eq!(commit.reserve(0, 4000, Share::All).err(), Some(Crowded::TooLarge { max: 1024 - 128 - 32 }));
 }
 
 /// Threads that append, write and wait, against a memory that tells which records are in the log.

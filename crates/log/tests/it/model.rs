@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use pando_fabric::GlobalAddr;
 use pando_fabric_local::LocalFabric;
-use pando_log::{Change, Contents, Entry, Log, LogError, Record, Space};
+use pando_log::{Blocks, Change, Contents, Entry, Log, LogError, Record, Share, Space};
 use pando_rt::block_on;
 
 use crate::faulty::{Faulty, block, fabric};
@@ -87,7 +87,8 @@ impl Model {
         let fabric = fabric();
         let ep = Faulty::new(&fabric);
         let lanes = (0..LANES).map(|lane| vec![block(2 + 2 * lane), block(3 + 2 * lane)]).collect();
-        block_on(&ep, Log::create(&ep, block(1), 7, lanes, SEGMENT)).expect("a log");
+        let blocks = Blocks { root: block(1), scratch: block(90), lanes, segment_bytes: SEGMENT };
+        block_on(&ep, Log::create(&ep, 7, blocks)).expect("a log");
         let contents = read(&fabric).expect("a new log");
         assert!(contents.is_empty() && contents.clock() == 0);
         let log = block_on(&ep, Log::resume(&ep, contents)).expect("it opens");
@@ -110,8 +111,8 @@ impl Model {
                 self.ep.bytes.set(bytes);
             }
             Step::Truncate { except } => {
-                let horizon = (self.answered + 1).saturating_sub(except).max(1);
-                let _ = block_on(&self.ep, self.truncate(horizon));
+                let unanswered = self.log.clock() - self.answered;
+                let _ = block_on(&self.ep, self.truncate(unanswered + except));
             }
             Step::Crash => return self.crash(None),
             Step::CrashTwice { until, bytes } => return self.crash(Some((until, bytes))),
@@ -119,10 +120,11 @@ impl Model {
         Ok(())
     }
 
-    async fn truncate(&self, horizon: u64) -> Result<(), LogError> {
-        let (least, most) = self.horizons.get();
+    async fn truncate(&self, except: u64) -> Result<(), LogError> {
+        let checkpoint = self.log.begin_checkpoint().expect("one at a time").except(except);
+        let (horizon, (least, most)) = (checkpoint.horizon(), self.horizons.get());
         self.horizons.set((least, most.max(horizon)));
-        self.log.truncate(&self.ep, horizon).await?;
+        checkpoint.end(&self.ep).await?;
         self.horizons.set((least.max(horizon), most.max(horizon)));
         Ok(())
     }
@@ -131,22 +133,24 @@ impl Model {
         let value = vec![self.records.len() as u8; bytes];
         let record = put(&value);
         let answered = Cell::new(self.answered);
-        let checkpoint = async || {
-            let clock = self.log.clock();
-            self.log.durable(&self.ep, lane, clock).await?;
-            answered.set(clock);
-            self.truncate(clock + 1).await
-        };
-        let reserved = block_on(&self.ep, self.log.reserve(&self.ep, lane, record.stored_len(), checkpoint));
-        match reserved {
-            Ok(reserved) => {
-                let gsn = self.log.append(reserved, &record);
-                self.records.insert(gsn, value);
+        let appended = block_on(&self.ep, async {
+            loop {
+                let room = self.log.reserve(&self.ep, lane, record.stored_len(), Share::Most).await?;
+                if let Some(room) = room {
+                    return Ok(self.log.append(room, &record));
+                }
+                let clock = self.log.clock();
+                self.log.durable(&self.ep, lane, clock).await?;
+                answered.set(clock);
+                self.truncate(0).await?;
             }
+        });
+        self.answered = answered.get();
+        match appended {
+            Ok(gsn) => drop(self.records.insert(gsn, value)),
             Err(LogError::Fabric(_)) => {}
             Err(error) => return Err(error.to_string()),
         }
-        self.answered = answered.get();
         Ok(())
     }
 

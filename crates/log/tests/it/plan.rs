@@ -1,7 +1,7 @@
 //! What recovery does to each page.
 
 use pando_fabric::{Endpoint, Fabric, GlobalAddr};
-use pando_log::{Change, Contents, Entry, Image, Log, LogError, PagePlan, Record, Space, plan};
+use pando_log::{Blocks, Change, Contents, Entry, Image, Log, LogError, PagePlan, Record, Space, plan};
 use pando_rt::block_on;
 
 use crate::faulty::{block, fabric};
@@ -12,12 +12,11 @@ fn planned(records: &[Record<'_>], check: impl FnOnce(Result<Vec<(GlobalAddr, Pa
     let ep = &fabric.endpoint(1).expect("an endpoint");
     block_on(ep, async {
         let lanes = vec![vec![block(2), block(3)], vec![block(4), block(5)]];
-        let space = Log::create(ep, block(1), 7, lanes, 4096).await?;
+        let blocks = Blocks { root: block(1), scratch: block(90), lanes, segment_bytes: 4096 };
+        let space = Log::create(ep, 7, blocks).await?;
         let log = Log::resume(ep, Contents::read(ep, space).await?).await?;
         for (i, record) in records.iter().enumerate() {
-            let full = async || Err(LogError::TimedOut);
-            let reserved = log.reserve(ep, i % 2, record.stored_len(), full).await?;
-            log.append(reserved, record);
+            log.append(log.try_reserve(i % 2, record.stored_len()).expect("room"), record);
         }
         log.durable(ep, 0, log.clock()).await?;
         let contents = Contents::read(ep, Space::read(ep, block(1)).await?).await?;
@@ -89,12 +88,13 @@ fn an_entry_of_a_freed_page_is_damage() {
 fn a_log_that_is_damaged_or_of_an_impossible_shape_is_refused() {
     let fabric = fabric();
     let ep = &fabric.endpoint(1).expect("an endpoint");
-    let create = |lanes, bytes| block_on(ep, Log::create(ep, block(1), 7, lanes, bytes)).map(drop);
+    let blocks = |lanes, segment_bytes| Blocks { root: block(1), scratch: block(90), lanes, segment_bytes };
+    let create = |lanes, bytes| block_on(ep, Log::create(ep, 7, blocks(lanes, bytes))).map(drop);
     let error = create(vec![vec![block(2)]], 4096).expect_err("one segment").to_string();
     assert_eq!(error, "a log of 1 lanes of 1 segments of 4096 bytes cannot be: a lane needs two segments");
     assert!(create(vec![], 4096).is_err() && create(vec![vec![block(2), block(3)]], 128).is_err());
     create(vec![vec![block(2), block(3)]], 4096).expect("a log");
-    for word in 0..8 {
+    for word in 0..9 {
         let at = block(1).add(word * 8);
         let before = block_on(ep, ep.read_word(at)).expect("a word");
         block_on(ep, ep.write_word(at, before ^ 1 << 9)).expect("a word");
@@ -105,7 +105,7 @@ fn a_log_that_is_damaged_or_of_an_impossible_shape_is_refused() {
         block_on(ep, ep.write_word(at, before)).expect("a word");
     }
     let space = block_on(ep, Space::read(ep, block(1))).expect("whole again");
-    assert_eq!((space.index_id, space.blocks().count()), (7, 3));
+    assert_eq!((space.index_id, space.blocks().count()), (7, 4));
     block_on(ep, ep.write_word(block(2), 77)).expect("a word");
     block_on(ep, ep.write_word(block(2).add(64), 77)).expect("a word");
     assert!(matches!(block_on(ep, Contents::read(ep, space)), Err(LogError::Damaged { .. })));

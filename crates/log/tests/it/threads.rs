@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 
 use pando_fabric::Fabric;
-use pando_log::{Change, Contents, Entry, Log, LogError, Record, Space};
+use pando_log::{Blocks, Change, Contents, Entry, Log, Record, Share, Space};
 use pando_rt::block_on;
 
 use crate::faulty::{block, fabric};
@@ -15,7 +15,9 @@ fn run(lanes: usize) {
     let fabric = fabric();
     let ep = &fabric.endpoint(1).expect("an endpoint");
     let segments = (0..lanes).map(|lane| (0..32 / lanes).map(|i| block(2 + lane * 32 / lanes + i)).collect());
-    let space = block_on(ep, Log::create(ep, block(1), 7, segments.collect(), 4096)).expect("a log");
+    let blocks =
+        Blocks { root: block(1), scratch: block(90), lanes: segments.collect(), segment_bytes: 4096 };
+    let space = block_on(ep, Log::create(ep, 7, blocks)).expect("a log");
     let opened = async { Log::resume(ep, Contents::read(ep, space).await?).await };
     let log = &block_on(ep, opened).expect("it opens");
     // Each thread publishes the last of its numbers that is durable.
@@ -30,10 +32,8 @@ fn run(lanes: usize) {
                     let record =
                         Record::Entry(Entry { page: block(200), key: &key, change: Change::Put(&value) });
                     let lane = thread as usize % lanes;
-                    let never = async || Err(LogError::TimedOut);
-                    let reserved =
-                        block_on(ep, log.reserve(ep, lane, record.stored_len(), never)).expect("room");
-                    let gsn = log.append(reserved, &record);
+                    let reserved = block_on(ep, log.reserve(ep, lane, record.stored_len(), Share::All));
+                    let gsn = log.append(reserved.expect("it is written").expect("room"), &record);
                     block_on(ep, log.durable(ep, lane, gsn)).expect("it is written");
                     durable[thread as usize].store(gsn, SeqCst);
                 }
