@@ -12,7 +12,7 @@ use pando_fabric::{Endpoint, GlobalAddr, Nanos, PageBuf};
 use crate::admission::Admission;
 use crate::cooling_map::{CoolingFifo, CoolingMap};
 use crate::error::{CacheError, Conflict, Result};
-use crate::frame::{FrameMeta, FrameRef, Frames};
+use crate::frame::{FrameMeta, FrameRef, Frames, Mark};
 use crate::latch::{ExclusiveGuard, FrameState, Version};
 use crate::mapping_table::{IoTicket, MappingTable};
 use crate::stats::{CacheCounters, CacheCounts};
@@ -401,6 +401,7 @@ impl Cache {
         guard.set_state(FrameState::Free);
         frame.set_parent(None);
         frame.set_orphan(false);
+        frame.set_mark(Mark::default());
         drop(guard);
         self.give_free(worker, frame.id());
     }
@@ -466,6 +467,7 @@ impl<'c> FreeFrame<'c> {
             to.store(from.load(Ordering::Relaxed), Ordering::Relaxed);
         }
         frame.set_parent(None);
+        frame.set_mark(Mark::default());
         guard.mark_clean();
         CacheCounters::bump(&worker.counters.admissions, 1);
         let (mut state, mut parent_version) = (FrameState::Hot, None);

@@ -250,7 +250,7 @@ impl Cache {
     }
 
     /// Writes the node that was in the frame of `writing` at `version`. Returns `false`, without a WRITE, if
-    /// the copy was torn.
+    /// the copy was torn, or may not be written yet.
     pub(crate) async fn write_back<E: Endpoint>(
         &self,
         worker: &CacheWorker,
@@ -267,6 +267,10 @@ impl Cache {
             endpoint.recycle(buf);
             return Ok(false);
         };
+        if !shape.before_write(endpoint, frame, version, &buf).await? {
+            endpoint.recycle(buf);
+            return Ok(false);
+        }
         endpoint.charge(Work::Copy { bytes: self.node_size() });
         let mut at = addr;
         if leaves_first_word {
@@ -295,6 +299,7 @@ impl Cache {
         if children == Children::Leave {
             self.unswizzle_each(frame, shape, |child| child.set_orphan(true));
         }
+        frame.note_written();
         guard.mark_clean();
         guard.set_state(FrameState::Cooling);
         frame.set_orphan(false);
@@ -487,6 +492,7 @@ impl Cache {
         }
         *written += 1;
         if let Ok(mut guard) = frame.upgrade(version) {
+            frame.note_written();
             guard.mark_clean();
             guard.release_unchanged();
         }

@@ -17,6 +17,8 @@ pub struct Conflict;
 pub enum CacheError {
     #[error(transparent)]
     Fabric(#[from] FabricError),
+    #[error("a node cannot be written, because its changes are not in the log: {reason}")]
+    Unlogged { reason: String },
     /// Other operations kept every frame for too long.
     #[error(
         "none of the {frames} frames of the cache came free for too long: give it more, or use it less at once"

@@ -4,19 +4,20 @@
 //! it has none, under its own. Pins and write-backs have words of their own: each is set before the version
 //! is checked, and checked after the latch was taken, with a full fence in between.
 
-use pando_fabric::{GlobalAddr, PageBuf};
+use pando_fabric::{Endpoint, GlobalAddr, PageBuf};
 
 use crate::arena::Arena;
 use crate::error::{Conflict, Result};
 use crate::latch::{ExclusiveGuard, FrameState, HybridLatch, Version};
 use crate::swip::{FrameId, Swip};
-use crate::sync::{AtomicU32, Ordering, Word, fence};
+use crate::sync::{AtomicU32, AtomicU64, Ordering, Word, fence};
 
 /// Index of the word that holds the node's own global address.
 pub(crate) const ADDR_WORD: usize = 1;
 
 /// The cache's view of tree nodes. The methods are called on pages that other threads may be changing, so
 /// every answer must stay inside the page, whatever its words say.
+#[allow(async_fn_in_trait, reason = "the futures of an endpoint belong to one thread")]
 pub trait NodeShape: Copy {
     /// Number of child words of the node: 0 for a leaf.
     fn child_count(&self, page: &[Word]) -> usize;
@@ -31,6 +32,22 @@ pub trait NodeShape: Copy {
     /// not change it.
     fn leaves_first_word(&self, _page: &[Word]) -> bool {
         false
+    }
+
+    /// Called before a write-back of `page`, which the node in `frame` was at `version`; the hook of a log.
+    /// Returns whether it may be written now.
+    ///
+    /// # Errors
+    /// The node then stays hot and dirty.
+    async fn before_write<E: Endpoint>(
+        &self,
+        endpoint: &E,
+        frame: FrameRef<'_>,
+        version: Version,
+        page: &PageBuf,
+    ) -> Result<bool> {
+        let _ = (endpoint, frame, version, page);
+        Ok(true)
     }
 }
 
@@ -170,6 +187,24 @@ impl<'c> FrameRef<'c> {
             .find(|&word| self.words[word].load(Ordering::Relaxed) == wanted)
     }
 
+    /// What the log has of the node. A reader validates the frame's version afterwards.
+    #[inline]
+    pub fn mark(self) -> Mark {
+        let word = self.meta().mark.load(Ordering::Relaxed);
+        Mark { gsn: word >> 1, has_moved: word & 1 == 1 }
+    }
+
+    /// Notes what the log has of the node. The caller holds the latch.
+    #[inline]
+    pub fn set_mark(self, mark: Mark) {
+        self.meta().mark.store(mark.gsn << 1 | u64::from(mark.has_moved), Ordering::Relaxed);
+    }
+
+    /// Notes under the latch that the node has been written.
+    pub(crate) fn note_written(self) {
+        self.set_mark(Mark { has_moved: false, ..self.mark() });
+    }
+
     /// Keeps the node in its frame until the pin is dropped. `version` is one at which the caller saw the
     /// node there.
     pub fn pin(self, version: Version) -> Result<Pin<'c>, Conflict> {
@@ -246,12 +281,23 @@ impl std::fmt::Debug for FrameRef<'_> {
 
 const NO_PARENT: u32 = u32::MAX;
 
-/// Frame state that optimistic readers never need.
+/// What a log has of a node; zeros without a log.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Mark {
+    /// Number of the last record about it.
+    pub gsn: u64,
+    /// Whether its entries have moved since the log got its last image, or since it was written.
+    pub has_moved: bool,
+}
+
+/// Frame state that optimistic readers never need without a log.
 pub(crate) struct FrameMeta {
     parent: AtomicU32,
     pins: AtomicU32,
     writing: AtomicU32,
     orphan: AtomicU32,
+    /// [`Mark`]: the number above the flag.
+    mark: AtomicU64,
 }
 
 impl FrameMeta {
@@ -261,6 +307,7 @@ impl FrameMeta {
             pins: AtomicU32::new(0),
             writing: AtomicU32::new(0),
             orphan: AtomicU32::new(0),
+            mark: AtomicU64::new(0),
         }
     }
 }

@@ -48,7 +48,7 @@ pub use cache::{Cache, CacheConfig, CacheWorker, Cooling, Eviction, FreeFrame, R
 pub use cooling_map::{CoolingFifo, CoolingMap};
 pub use error::{CacheError, Conflict, NoFrame, Result};
 pub use expel::Expelled;
-pub use frame::{FrameRef, NodeShape, Pin};
+pub use frame::{FrameRef, Mark, NodeShape, Pin};
 pub use gate::{Gate, Inside};
 pub use latch::{ExclusiveGuard, FrameState, HybridLatch, SharedGuard, Version};
 pub use mapping_table::{CommonTicket, IoTicket, Lookup, MappingTable};
