@@ -51,7 +51,9 @@ pub(crate) const STATES_MAX: usize = (NEXT_AT - STATES_AT) as usize * 4;
 pub(crate) const NEXT_AT: u64 = 3520;
 /// Words of an address and its length, which has two copies.
 pub(crate) const NEXT_WORDS: usize = 32;
-const _: () = assert!(NEXT_AT + twin_bytes(NEXT_WORDS) <= ATTACH_TABLE_AT);
+const _: () = assert!(NEXT_AT + twin_bytes(NEXT_WORDS) <= LOGS_AT);
+/// Address of the list of logs; 0 if there are none.
+pub(crate) const LOGS_AT: u64 = ATTACH_TABLE_AT - 8;
 pub(crate) const ATTACH_TABLE_AT: u64 = 4096;
 pub(crate) const ATTACH_ENTRY_BYTES: u64 = 64;
 

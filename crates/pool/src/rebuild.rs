@@ -40,7 +40,7 @@ struct Reached {
 type ReachedChunks = Vec<BTreeMap<u32, Reached>>;
 
 impl Pool {
-    /// Allocates exactly the blocks `reachable` (address and size of each) and those of the catalog, frees
+    /// Allocates exactly the blocks `reachable` (address and size of each) and those of the pool itself, frees
     /// all leases, unlocks the catalog, clears all partition owners, and forgets the dead processes. After
     /// [`Pool::detach`] the pool counts as closed cleanly. Changes that a dead process had not written back
     /// are lost.
@@ -55,7 +55,8 @@ impl Pool {
         reachable: impl IntoIterator<Item = (GlobalAddr, u64)>,
     ) -> Result<RebuildReport> {
         let mine = self.repair_slot()?;
-        let catalog = self.catalog_blocks(ep).await?;
+        let mut catalog = self.catalog_blocks(ep).await?;
+        catalog.extend(self.logs_block(ep).await?);
         let mut reached: ReachedChunks = self.inner.servers.iter().map(|_| BTreeMap::new()).collect();
         for (addr, size) in reachable.into_iter().chain(catalog) {
             self.reach(&mut reached, addr, size)?;
