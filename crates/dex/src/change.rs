@@ -46,6 +46,10 @@ pub(crate) struct Outcome {
     pub unlinked: Option<ValueRef>,
     /// The leaf should be merged with a neighbour.
     pub underfull: bool,
+    /// A value was replaced by one in its place; no other bytes of the leaf changed.
+    pub is_in_place: bool,
+    /// Number of the last record of the log about what this has seen; 0 without a log.
+    pub seen: u64,
 }
 
 /// Reason why a change could not be applied to a leaf.
@@ -83,6 +87,7 @@ pub(crate) fn apply<L: Layout>(
     let fits = match position {
         Ok(i) => {
             outcome.unlinked = leaf.long_value(i);
+            outcome.is_in_place = leaf.replaces_in_place(i, value);
             leaf.replace(i, value)
         }
         Err(i) => leaf.insert(i, key, value),

@@ -5,6 +5,7 @@
 
 use pando_cache::{CacheError, Conflict, NoFrame};
 use pando_fabric::{FabricError, GlobalAddr, WaitedTooLong};
+use pando_log::LogError;
 use pando_pool::PoolError;
 
 /// Reason why an operation got no frame: it must give way to another one, or nothing could be evicted.
@@ -58,6 +59,9 @@ pub enum DexError {
     NotEmpty,
     #[error("bulk load found key number {position} not above the one before")]
     NotSorted { position: u64 },
+    /// A change may have been made.
+    #[error(transparent)]
+    Log(LogError),
     #[error(transparent)]
     Cache(#[from] CacheError),
     #[error(transparent)]
@@ -84,7 +88,7 @@ impl DexError {
             Self::Fabric(error) => error.may_have_taken_effect(),
             Self::Pool(error) => error.may_have_taken_effect(),
             Self::Cache(CacheError::Fabric(error)) => error.may_have_taken_effect(),
-            Self::Settling(_) => true,
+            Self::Settling(_) | Self::Log(_) => true,
             _ => false,
         }
     }

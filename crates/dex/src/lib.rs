@@ -34,6 +34,7 @@ mod ownership;
 mod placement;
 pub mod plain;
 mod recovery;
+mod redo;
 mod shared;
 mod smo;
 #[cfg(test)]
@@ -59,5 +60,6 @@ pub use ownership::routing::{Detour, Router, Routes, RoutingTable};
 pub use ownership::scan_range::{ScanRange, Scanned};
 pub use pando_fabric::OffloadPolicy;
 pub use placement::spread::{placement_level, spread_all};
+pub use redo::{Redone, redo};
 pub use smo::split::cut_at;
 pub use tree::{Ctx, Tree, TreeConfig};

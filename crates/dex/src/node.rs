@@ -310,6 +310,12 @@ impl<'p, L: Layout> Node<'p, L> {
         self.layout.append_value(self.words, i, out)
     }
 
+    /// See [`Layout::replaces_in_place`].
+    #[inline]
+    pub fn replaces_in_place(self, i: usize, value: Stored<'_>) -> bool {
+        self.layout.replaces_in_place(self.words, i, value)
+    }
+
     /// Reference to the value of entry `i`, if it is out of line.
     pub fn long_value(self, i: usize) -> Option<ValueRef> {
         self.layout.long_value(self.words, i)

@@ -101,7 +101,7 @@ pub(crate) async fn fetch_many<'t, L: Layout, E: Endpoint>(
         }
     }
     for (i, leaf) in chosen {
-        match (tree.cache.allocate(ctx.worker, ctx.ep, tree.layout).await, &pages[i]) {
+        match (tree.cache.allocate(ctx.worker, ctx.ep, tree.shape()).await, &pages[i]) {
             (Ok(free), Ok(Some(page))) => admit_copy(tree, ctx, free, page, leaf),
             // No frame is needed: the copy serves the operation.
             (Ok(_) | Err(NoFrame::GiveWay | NoFrame::Crowded), _) => {}

@@ -44,7 +44,7 @@ pub(crate) async fn fetch<'t, L: Layout, E: Endpoint>(
     let lazily = level == 0 && admit == Admit::Lazily && !tree.cache.has_free(ctx.worker);
     let admitted = !lazily || tree.cache.admission().admits(ctx.ep.random());
     let free = match admitted {
-        true => Some(tree.cache.allocate(ctx.worker, ctx.ep, tree.layout).await?),
+        true => Some(tree.cache.allocate(ctx.worker, ctx.ep, tree.shape()).await?),
         false => None,
     };
     let started = tree.costs.start(ctx.ep);

@@ -20,7 +20,7 @@ use pando_fabric::{Endpoint, Work};
 
 use crate::layout::Layout;
 use crate::node::Target;
-use crate::tree::{Ctx, Tree, VersionedNode};
+use crate::tree::{Ctx, Tree, VersionedNode, journal};
 
 /// Nodes of this level and below are numerous and rarely in the processor's cache.
 const FAR_LEVEL: u8 = 1;
@@ -187,7 +187,11 @@ pub(crate) fn cached_value<L: Layout>(
     {
         return None;
     }
+    let seen = journal::seen(tree, leaf.frame);
     leaf.validate().ok()?;
+    if !journal::may_answer(tree, seen) {
+        return None;
+    }
     worker.counters().count_descent(inner_levels(tree));
     Some(found.is_ok())
 }

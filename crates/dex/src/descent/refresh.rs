@@ -140,7 +140,7 @@ pub(crate) async fn drop_shared_copies<L: Layout, E: Endpoint>(
     let is_shared = |words: &[Word]| tree.node(words).is_shared();
     let patience = Patience::new(tree.config.patience_ns);
     for id in (0..tree.cache.frames() as u32).map(FrameId).filter(|&id| id != tree.root) {
-        while tree.cache.expel(ctx.worker, ctx.ep, tree.layout, id, is_shared).await? == Expelled::Busy {
+        while tree.cache.expel(ctx.worker, ctx.ep, tree.shape(), id, is_shared).await? == Expelled::Busy {
             patience.wait(ctx.ep, "the copy of a shared node").await?;
         }
     }

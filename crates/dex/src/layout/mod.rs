@@ -145,6 +145,13 @@ pub trait Layout: NodeShape + Copy + Send + Sync + std::fmt::Debug + 'static {
         None
     }
 
+    /// Whether replacing the value of leaf entry `i` by this one would change the bytes of that value only.
+    #[inline]
+    fn replaces_in_place(&self, page: &[Word], i: usize, value: Stored<'_>) -> bool {
+        let _ = (page, i, value);
+        true
+    }
+
     /// Whether values may be out of line.
     fn holds_long_values(&self) -> bool {
         false

@@ -223,6 +223,12 @@ impl Layout for SlottedLayout {
         None
     }
 
+    #[inline]
+    fn replaces_in_place(&self, page: &[Word], i: usize, value: Stored<'_>) -> bool {
+        let old = Node::open(page).value(i);
+        old.long == matches!(value, Stored::Long(_)) && old.span.1 == value.stored_len() && old.span.1 > 0
+    }
+
     fn holds_long_values(&self) -> bool {
         true
     }

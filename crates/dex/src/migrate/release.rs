@@ -229,7 +229,7 @@ async fn share<L: Layout, E: Endpoint>(
 ) -> Attempt<()> {
     if node.version.state() == FrameState::Cooling {
         let is_node = |words: &[Word]| tree.node(words).is_at(addr);
-        tree.cache.expel(ctx.worker, ctx.ep, tree.layout, node.frame.id(), is_node).await?;
+        tree.cache.expel(ctx.worker, ctx.ep, tree.shape(), node.frame.id(), is_node).await?;
         return Err(Retry::Restart);
     }
     let _pin = node.frame.pin(node.version)?;
@@ -347,7 +347,7 @@ async fn leave_root<L: Layout, E: Endpoint>(
     let patience = Patience::new(tree.config.patience_ns);
     let mut written = 0;
     while !tree.node(frame).is_shared() {
-        let clean = tree.cache.flush_frame(ctx.worker, ctx.ep, tree.layout, frame, &mut written).await?;
+        let clean = tree.cache.flush_frame(ctx.worker, ctx.ep, tree.shape(), frame, &mut written).await?;
         if clean && let Ok(guard) = frame.exclusive() {
             if !guard.is_dirty() && !frame.is_writing() {
                 tree::make_placeholder(tree, tree.node_mut(frame));
@@ -413,7 +413,7 @@ impl<L: Layout> Leaving<'_, L> {
             !(leaves_only && node.level() > 0) && self.keep.is_apart_from_node(node)
         };
         let ids = || ids.iter().copied().filter(|&id| id != tree.root);
-        let each = ids().map(|id| tree.cache.expel(ctx.worker, ctx.ep, tree.layout, id, goes));
+        let each = ids().map(|id| tree.cache.expel(ctx.worker, ctx.ep, tree.shape(), id, goes));
         let mut busy = Vec::new();
         let mut failed = None;
         for (id, expelled) in ids().zip(join_all(each).await) {

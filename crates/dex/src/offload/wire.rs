@@ -232,7 +232,8 @@ impl Answer {
                 let is = |flag: u8| flags & flag != 0;
                 let unlinked = if is(UNLINKED) { Some(read_value(&mut left)?) } else { None };
                 let (existed, changed, underfull) = (is(EXISTED), is(DID_CHANGE), is(UNDERFULL));
-                Self::Changed { leaf, outcome: Outcome { existed, changed, unlinked, underfull } }
+                let outcome = Outcome { existed, changed, unlinked, underfull, ..Outcome::default() };
+                Self::Changed { leaf, outcome }
             }
             NO_ROOM => Self::NoRoom,
             COMPARE => Self::Compare(read_value(&mut left)?),
@@ -322,7 +323,7 @@ mod tests {
         let node = GlobalAddr::new(server, 0x400);
         let call = Call { layout, index_id: 9, node, level: 3, key: b"key", action: Action::Get };
         let words = "0010000000000000 6400000000000000 0700000000000000";
-        let outcome = |unlinked| Outcome { existed: true, changed: true, unlinked, underfull: false };
+        let outcome = |unlinked| Outcome { existed: true, changed: true, unlinked, ..Outcome::default() };
         for (answer, golden) in [
             (Answer::Got(Some(Found::Inline(b"value".to_vec()))), "00 05000000 76616c7565".to_owned()),
             (Answer::Got(None), "01".to_owned()),

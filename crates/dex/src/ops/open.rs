@@ -16,7 +16,7 @@ use crate::layout::{Layout, NodeInit};
 use crate::node::NodeMut;
 use crate::ownership::range::KeyRange;
 use crate::ownership::view::Ownership;
-use crate::recovery::{dead_holders, free, unfinished};
+use crate::recovery::{dead_holders, free, room, unfinished};
 use crate::tree::left_behind::LeftBehind;
 use crate::tree::spreading::Spread;
 use crate::tree::suspects::Suspects;
@@ -85,7 +85,7 @@ impl<L: Layout> Tree<L> {
     pub async fn flush<E: Endpoint>(&self, ctx: Ctx<'_, E>) -> Result<u64> {
         unfinished::finish_all(self, ctx).await?;
         free::free_left_behind(self, ctx).await?;
-        Ok(self.cache.flush(ctx.worker, ctx.ep, self.layout).await?)
+        room::flush(self, ctx).await
     }
 }
 

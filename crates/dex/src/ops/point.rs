@@ -6,10 +6,12 @@
 //! value's hash that it was replaced.
 
 use std::mem;
+use std::sync::atomic::Ordering::Relaxed;
 
 use pando_cache::defect::Defect;
 use pando_fabric::defect::defect;
 use pando_fabric::{Endpoint, Resource, Work, outlined};
+use pando_log::Log;
 use pando_pool::{FailedReads, Placement, PoolError, ValueRef};
 
 use crate::change::{Blocked, Change, Expected, Outcome, apply, stored_len, work_of};
@@ -23,8 +25,10 @@ use crate::offload::client;
 use crate::ownership::view::Purpose;
 use crate::placement::spread;
 use crate::recovery::restart::RestartPolicy;
+use crate::recovery::{room, unfinished};
 use crate::smo::{merge, split};
-use crate::tree::leftovers::{Remainder, Unfinished};
+use crate::tree::journal::{self, Room};
+use crate::tree::leftovers::{Logged, Remainder, Unfinished};
 use crate::tree::{Ctx, Tree, VersionedNode, gate};
 
 /// Outcome of [`Tree::compare_and_swap`].
@@ -165,9 +169,11 @@ async fn try_get<L: Layout, E: Endpoint>(
     };
     let entered = gate::enter_for(tree, ctx, key, Purpose::Operation)?;
     let miss = Miss { admit: Admit::Lazily, offer: *offer };
+    let mut seen = 0;
     let (found, long) = match walk::walk_from(tree, ctx, from, Target::of(key), 0, miss).await? {
         Reached::Cached { node, .. } => {
             let result = read(tree.node(node), out);
+            seen = journal::seen(tree, node.frame);
             node.validate()?;
             result
         }
@@ -186,6 +192,9 @@ async fn try_get<L: Layout, E: Endpoint>(
     };
     drop(entered);
     ctx.ep.charge(Work::Copy { bytes: out.len() });
+    if !journal::may_answer(tree, seen) {
+        journal::durable(tree, ctx, seen).await?;
+    }
     if let Some(value) = long {
         let read = outlined(Box::pin(read_long(tree, ctx, value, out))).await;
         if matches!(read, Err(Retry::Restart)) {
@@ -244,6 +253,7 @@ async fn store_long<'v, L: Layout, E: Endpoint>(
     let freed = if is_stored { Ok(()) } else { tree.pool.free_value(ctx.ep, long).await };
     let outcome = outcome?;
     freed?;
+    answer(tree, ctx, &outcome).await?;
     settle(tree, ctx, key, outcome).await
 }
 
@@ -254,10 +264,23 @@ async fn change_entry<L: Layout, E: Endpoint>(
     change: &mut Change<'_>,
 ) -> Result<Outcome> {
     let outcome = change_leaf(tree, ctx, key, change).await?;
+    answer(tree, ctx, &outcome).await?;
     if outcome.unlinked.is_none() && !outcome.underfull {
         return Ok(outcome);
     }
     outlined(Box::pin(settle(tree, ctx, key, outcome))).await
+}
+
+/// Waits until the log has what the outcome tells of.
+///
+/// # Errors
+/// [`DexError::Settling`], if the change has been made nevertheless.
+#[inline]
+async fn answer<L: Layout, E: Endpoint>(tree: &Tree<L>, ctx: Ctx<'_, E>, outcome: &Outcome) -> Result<()> {
+    match journal::durable(tree, ctx, outcome.seen).await {
+        Err(error) if outcome.changed => Err(DexError::Settling(Box::new(error))),
+        done => done,
+    }
 }
 
 /// Makes a change in the leaf of `key`, without the work that follows it.
@@ -268,15 +291,19 @@ pub(crate) async fn change_leaf<L: Layout, E: Endpoint>(
     change: &mut Change<'_>,
 ) -> Result<Outcome> {
     let key = tree.layout.key(key)?;
+    let room = room::for_entry(tree, ctx, key, change).await?;
     let from = match optimistic::cached_leaf_in_turns(tree, ctx, key).await {
         Ok(leaf) => {
             ctx.worker.counters().count_descent(optimistic::inner_levels(tree));
-            match change_cached(tree, ctx, leaf, key, change) {
+            match change_cached(tree, ctx, leaf, key, change, room) {
                 Ok(Ok(outcome)) => return Ok(outcome),
                 Ok(Err(_)) | Err(_) => ResumePoint::default(),
             }
         }
-        Err(stuck) => stuck,
+        Err(stuck) => {
+            drop(room);
+            stuck
+        }
     };
     outlined(Box::pin(change_anyhow(tree, ctx, key, from, change))).await
 }
@@ -301,8 +328,9 @@ async fn change_anyhow<L: Layout, E: Endpoint>(
                 ctx = tries.pause(tree, ctx, "room in a node").await?;
             }
             Ok(Err(Blocked::Compare(value))) => {
+                let seen = journal::clock(tree);
                 if !matches_long(tree, ctx, value, change, &mut failed).await? {
-                    return Ok(Outcome { existed: true, ..Outcome::default() });
+                    return Ok(Outcome { existed: true, seen, ..Outcome::default() });
                 }
             }
             Err(retry) => ctx = tries.again(tree, ctx, retry, "a node that others use").await?,
@@ -386,11 +414,15 @@ async fn try_change<L: Layout, E: Endpoint>(
     change: &Change<'_>,
     offer: &mut Offer,
 ) -> Attempt<std::result::Result<Outcome, Blocked>> {
+    let room = room::for_entry(tree, ctx, key, change).await?;
     let _entered = gate::enter_for(tree, ctx, key, Purpose::Operation)?;
     let miss = Miss { admit: Admit::Lazily, offer: *offer };
     match walk::walk_from(tree, ctx, from, Target::of(key), 0, miss).await? {
-        Reached::Cached { node, .. } => change_cached(tree, ctx, node, key, change),
-        Reached::Private { leaf, .. } => change_private(tree, ctx, leaf, key, change).await,
+        Reached::Cached { node, .. } => change_cached(tree, ctx, node, key, change, room),
+        Reached::Private { leaf, .. } => {
+            drop(room);
+            change_private(tree, ctx, leaf, key, change).await
+        }
         Reached::Offloadable(below) => {
             let changed = client::change_below(tree, ctx, below, key, change).await?;
             changed.ok_or_else(|| {
@@ -407,17 +439,26 @@ fn change_cached<L: Layout, E: Endpoint>(
     node: VersionedNode<'_>,
     key: L::Key<'_>,
     change: &Change<'_>,
+    room: Room<'_>,
 ) -> Attempt<std::result::Result<Outcome, Blocked>> {
     ctx.ep.charge(Work::Hold(Resource::Frame(node.frame.id().0)));
     let mut guard = node.frame.upgrade(node.version)?;
-    let result = apply(tree.node_mut(node), key, change);
+    let mut result = apply(tree.node_mut(node), key, change);
     ctx.ep.charge(work_of(tree.layout, change, &result));
-    match &result {
+    match &mut result {
         Ok(outcome) if outcome.changed => {
+            if let Some(room) = room {
+                journal::note_change(tree, room, node.frame, key, change, outcome);
+            }
             guard.mark_dirty();
             drop(guard);
         }
-        _ => guard.release_unchanged(),
+        result => {
+            if let Ok(outcome) = result {
+                outcome.seen = journal::seen(tree, node.frame);
+            }
+            guard.release_unchanged();
+        }
     }
     Ok(result)
 }
@@ -434,8 +475,21 @@ async fn change_private<L: Layout, E: Endpoint>(
     let PrivateLeaf { mut page, mut ticket } = leaf;
     let result = apply(tree.node_mut(&page), key, change);
     ctx.ep.charge(work_of(tree.layout, change, &result));
-    if result.as_ref().is_ok_and(|outcome| outcome.changed) {
+    if let Some(outcome) = result.as_ref().ok().filter(|outcome| outcome.changed) {
         page.set(0, 0);
+        if let Some(log) = journal::log_of(tree) {
+            outlined(Box::pin(write_logged(
+                tree,
+                ctx,
+                log,
+                PrivateLeaf { page, ticket },
+                key,
+                change,
+                outcome,
+            )))
+            .await?;
+            return Ok(result);
+        }
         let addr = ticket.keep();
         let remainder = Remainder::under_way(tree, || Unfinished::Written(addr));
         let written = ctx.ep.write(addr, page).await;
@@ -446,6 +500,46 @@ async fn change_private<L: Layout, E: Endpoint>(
     ctx.ep.recycle(page);
     drop(ticket);
     Ok(result)
+}
+
+/// Writes a changed leaf without a frame, once the log has the change.
+async fn write_logged<L: Layout, E: Endpoint>(
+    tree: &Tree<L>,
+    ctx: Ctx<'_, E>,
+    log: &Log,
+    PrivateLeaf { page, ticket }: PrivateLeaf<'_>,
+    key: L::Key<'_>,
+    change: &Change<'_>,
+    outcome: &Outcome,
+) -> Attempt<()> {
+    let room = match outcome.is_in_place {
+        true => room::for_entry(tree, ctx, key, change).await?,
+        false => room::for_nodes(tree, ctx).await?,
+    };
+    let room = room.expect("there is a log");
+    // The record stays in the log until the leaf is written.
+    let hold = log.hold();
+    let gsn = match outcome.is_in_place {
+        true => journal::note_entry(log, room, ticket.addr(), tree.layout.key_bytes(key), change),
+        false => journal::note_page(log, room, &page, ticket.addr()),
+    };
+    // From here on the leaf must be written in any case.
+    let (addr, words) = (ticket.keep(), page.words().iter().map(|word| word.load(Relaxed)).collect());
+    let left = Logged { addr, words, gsn, hold: hold.keep() };
+    let remainder = Remainder::under_way(tree, || Unfinished::Logged(left.clone()));
+    match unfinished::write_logged(tree, ctx, &left).await {
+        Ok(()) => {
+            remainder.done();
+            ctx.ep.recycle(page);
+            log.release(left.hold);
+            drop(tree.cache.table().kept(addr));
+            Ok(())
+        }
+        Err(error) => {
+            remainder.failed();
+            Err(DexError::Settling(Box::new(error)).into())
+        }
+    }
 }
 
 #[cfg(test)]

@@ -10,8 +10,8 @@ use std::ops::Bound;
 use std::pin::pin;
 use std::sync::atomic::Ordering::Relaxed;
 
-use pando_cache::FrameId;
 use pando_cache::defect::Defect;
+use pando_cache::{FrameId, FrameRef};
 use pando_fabric::defect::defect;
 use pando_fabric::{Endpoint, GlobalAddr, PageBuf, Work, outlined};
 use pando_pool::ValueRef;
@@ -27,7 +27,7 @@ use crate::ops::prefetch::{self, ReadAhead};
 use crate::ownership::range::KeyRange;
 use crate::ownership::scan_range::{ScanRange, Scanned};
 use crate::recovery::restart::RestartPolicy;
-use crate::tree::{Ctx, Tree, VersionedNode, gate};
+use crate::tree::{Ctx, Tree, VersionedNode, gate, journal};
 
 /// Position of a scan.
 struct Cursor<'t> {
@@ -35,6 +35,8 @@ struct Cursor<'t> {
     page: PageBuf,
     /// The inner node above it, and the index of the leaf there; `None` if the leaf is the root.
     above: Option<(VersionedNode<'t>, usize)>,
+    /// Number of the last record of the log about the leaf.
+    seen: u64,
     /// Where the next leaf starts (ends, if descending).
     fence: Vec<u8>,
     /// Entries still to be handed out.
@@ -116,6 +118,7 @@ async fn scan_from<L: Layout, E: Endpoint>(
     let mut cursor = Cursor {
         page: ctx.ep.buffer(tree.layout.node_size()),
         above: None,
+        seen: 0,
         fence: start,
         wanted: range.limit,
         ahead: ReadAhead::default(),
@@ -131,6 +134,7 @@ async fn scan_from<L: Layout, E: Endpoint>(
             result => result?,
         }
         is_first = false;
+        journal::durable(tree, ctx, cursor.seen).await?;
         let left = range.limit - scanned.entries;
         // The leaf was copied, and the first entry is searched for in the copy.
         ctx.ep.charge(Work::Copy { bytes: tree.layout.node_size() });
@@ -266,6 +270,7 @@ fn take_ahead<'t, L: Layout, E: Endpoint>(
     let target = Target::new(tree.layout.key(&cursor.fence)?, toward);
     let Some(copy) = cursor.ahead.take(tree, ctx.ep, target) else { return Ok(false) };
     ctx.ep.recycle(std::mem::replace(&mut cursor.page, copy.page));
+    cursor.seen = 0;
     // While that node is unchanged, the copy has the fences that the node gives this child.
     cursor.above = Some(copy.above);
     prefetch_next(tree, cursor, toward);
@@ -291,7 +296,7 @@ fn step<'t, L: Layout>(tree: &'t Tree<L>, cursor: &mut Cursor<'t>, toward: Towar
     }
     cursor.above = Some((above, index));
     prefetch_next(tree, cursor, toward);
-    copy_page(frame.words(), &cursor.page);
+    copy_leaf(tree, frame, cursor);
     if frame.validate(version).is_err() {
         cursor.above = None;
         return None;
@@ -332,7 +337,7 @@ async fn descend_by_parent<'t, L: Layout, E: Endpoint>(
     let node = tree.node(above);
     if node.level() == 0 {
         cursor.above = None;
-        copy_page(node.words(), &cursor.page);
+        copy_leaf(tree, above.frame, cursor);
         return above.validate().map_err(Retry::from);
     }
     ctx.worker.counters().count_inner();
@@ -350,7 +355,7 @@ async fn descend_by_parent<'t, L: Layout, E: Endpoint>(
     };
     cursor.above = Some((above, index));
     prefetch_next(tree, cursor, target.toward);
-    copy_page(leaf.frame.words(), &cursor.page);
+    copy_leaf(tree, leaf.frame, cursor);
     leaf.validate().map_err(Retry::from)
 }
 
@@ -415,13 +420,14 @@ async fn enter_copy<'t, L: Layout, E: Endpoint>(
                 Reached::Private { leaf, .. } => leaf.page,
                 Reached::Offloadable(_) => unreachable!("nothing was offered"),
                 Reached::Cached { node, .. } => {
-                    copy_page(node.frame.words(), &cursor.page);
+                    copy_leaf(tree, node.frame, cursor);
                     return node.validate().map_err(Retry::from);
                 }
             }
         }
     };
     ctx.ep.recycle(std::mem::replace(&mut cursor.page, page));
+    cursor.seen = 0;
     Ok(())
 }
 
@@ -536,11 +542,13 @@ fn prefetch_next<L: Layout>(tree: &Tree<L>, cursor: &Cursor<'_>, toward: Toward)
     }
 }
 
+/// Copies a leaf into the cursor. The caller validates its version afterwards.
 #[inline]
-fn copy_page(from: &[pando_cache::sync::Word], to: &PageBuf) {
-    for (to, from) in to.words().iter().zip(from) {
+fn copy_leaf<L: Layout>(tree: &Tree<L>, leaf: FrameRef<'_>, cursor: &mut Cursor<'_>) {
+    for (to, from) in cursor.page.words().iter().zip(leaf.words()) {
         to.store(from.load(Relaxed), Relaxed);
     }
+    cursor.seen = journal::seen(tree, leaf);
 }
 
 fn low_of<'k>(range: &ScanRange<'k>) -> &'k [u8] {

@@ -15,7 +15,7 @@ use crate::layout::{Layout, Side};
 use crate::ownership::view::Purpose;
 use crate::placement::relocate::{self, Fate, Goal, Order};
 use crate::tree::spreading::{Busy, Move};
-use crate::tree::{Ctx, Tree, gate};
+use crate::tree::{Ctx, Tree, gate, journal};
 
 /// Largest number of nodes that a split moves.
 const NODES_PER_SPLIT: usize = 4;
@@ -49,7 +49,7 @@ pub fn placement_level(subtree_level: u8, root: u8) -> u8 {
 /// # Errors
 /// Errors of operations; the move continues with the next split.
 pub(crate) async fn spread_some<L: Layout, E: Endpoint>(tree: &Tree<L>, ctx: Ctx<'_, E>) -> Result<()> {
-    if tree.pool.servers() < 2 {
+    if tree.pool.servers() < 2 || journal::log_of(tree).is_some() {
         return Ok(());
     }
     let (moving, is_due) = {

@@ -7,4 +7,5 @@
 pub(crate) mod dead_holders;
 pub(crate) mod free;
 pub(crate) mod restart;
+pub(crate) mod room;
 pub(crate) mod unfinished;

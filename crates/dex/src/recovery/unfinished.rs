@@ -4,7 +4,9 @@
 //! the ticket that was kept. The kinds of leftovers, and the reasons for them, are in
 //! [`leftovers`](crate::tree::leftovers).
 
+use pando_fabric::defect::defect;
 use pando_fabric::{Endpoint, Patience};
+use pando_log::defect::OfIndex;
 use pando_pool::{Due, Order};
 
 use crate::descent::{forget, refresh};
@@ -12,7 +14,8 @@ use crate::error::Result;
 use crate::layout::Layout;
 use crate::recovery::free;
 use crate::shared::locked::{self, LockedNode};
-use crate::tree::leftovers::{Remainder, Unfinished, Unlinked, free_unlinked_block};
+use crate::tree::journal;
+use crate::tree::leftovers::{Logged, Remainder, Unfinished, Unlinked, free_unlinked_block};
 use crate::tree::{Ctx, Tree};
 
 /// Whether verbs of cut-off operations may still take effect, or changes are incomplete.
@@ -96,6 +99,7 @@ async fn prepare<L: Layout, E: Endpoint>(tree: &Tree<L>, ctx: Ctx<'_, E>, left: 
         Unfinished::Called { node, key } => {
             forget::forget_copies(tree, ctx, *node, tree.layout.key(key)?).await
         }
+        Unfinished::Logged(logged) => write_logged(tree, ctx, logged).await,
         Unfinished::Unlinked(Unlinked { parent: Some((parent, words)), .. }) => {
             let page = ctx.ep.buffer(tree.layout.node_size());
             words.iter().enumerate().for_each(|(word, &value)| page.set(word, value));
@@ -103,14 +107,34 @@ async fn prepare<L: Layout, E: Endpoint>(tree: &Tree<L>, ctx: Ctx<'_, E>, left: 
             ctx.ep.recycle(page);
             Ok(())
         }
-        Unfinished::Unlinked(_) | Unfinished::Written(_) | Unfinished::Block(_) => Ok(()),
+        Unfinished::Unlinked(Unlinked { gsn, .. }) => journal::durable(tree, ctx, *gsn).await,
+        Unfinished::Written(_) | Unfinished::Block(_) => Ok(()),
     }
+}
+
+/// Writes a node in no frame once the log has it.
+pub(crate) async fn write_logged<L: Layout, E: Endpoint>(
+    tree: &Tree<L>,
+    ctx: Ctx<'_, E>,
+    logged: &Logged,
+) -> Result<()> {
+    if !defect(OfIndex::PageBeforeLog) {
+        journal::durable(tree, ctx, logged.gsn).await?;
+    }
+    let page = ctx.ep.buffer(tree.layout.node_size());
+    logged.words.iter().enumerate().for_each(|(word, &value)| page.set(word, value));
+    ctx.ep.recycle(ctx.ep.write(logged.addr, page).await?);
+    Ok(())
 }
 
 /// Second step: drops the ticket and frees the block.
 async fn release<L: Layout, E: Endpoint>(tree: &Tree<L>, ctx: Ctx<'_, E>, left: Unfinished) -> Result<()> {
     match left {
         Unfinished::Written(addr) => drop(tree.cache.table().kept(addr)),
+        Unfinished::Logged(Logged { addr, hold, .. }) => {
+            journal::log_of(tree).into_iter().for_each(|log| log.release(hold));
+            drop(tree.cache.table().kept(addr));
+        }
         Unfinished::Called { node, .. } => drop(tree.cache.table().kept_share(node)),
         Unfinished::Block(addr) => free_unlinked_block(tree, addr),
         Unfinished::Unlinked(Unlinked { addr, needs_notice, .. }) => {

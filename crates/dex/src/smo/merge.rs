@@ -5,7 +5,7 @@
 //! Merging is optional. If it is obstructed (by a neighbour of another compute server or on another memory
 //! server, a pin, a write-back in progress), the node stays small, and the next removal tries again.
 
-use pando_cache::{FrameRef, FrameState, IoTicket, Version};
+use pando_cache::{ExclusiveGuard, FrameRef, FrameState, IoTicket, Version};
 use pando_fabric::{Endpoint, GlobalAddr, Work};
 
 use crate::descent::walk::{self, Admit, Child, Miss};
@@ -14,10 +14,11 @@ use crate::layout::{Layout, header};
 use crate::node::{Node, Target};
 use crate::ownership::view::{Purpose, View};
 use crate::recovery::restart::RestartPolicy;
-use crate::recovery::unfinished;
+use crate::recovery::{room, unfinished};
 use crate::shared::{locked, parent};
 use crate::smo::orphans;
 use crate::smo::split::leads_to;
+use crate::tree::journal::{self, Room};
 use crate::tree::leftovers::Unlinked;
 use crate::tree::{Ctx, Tree, VersionedNode, count, gate};
 
@@ -204,9 +205,10 @@ async fn merge_owned<L: Layout, E: Endpoint>(
     pair: Neighbours<'_>,
     parent: VersionedNode<'_>,
 ) -> Attempt<Merge> {
-    let freed = merge_below(tree, ctx, &pair, parent)?;
+    let room = room::for_nodes(tree, ctx).await?;
+    let (freed, gsn) = merge_below(tree, ctx, &pair, parent, room)?;
     count(&tree.smo_counters.merges);
-    unfinished::finish_unlinked(tree, ctx, Unlinked::new(freed)).await?;
+    unfinished::finish_unlinked(tree, ctx, Unlinked::new(freed).logged(gsn)).await?;
     Ok(Merge::Done)
 }
 
@@ -214,16 +216,18 @@ async fn merge_owned<L: Layout, E: Endpoint>(
 fn merge_below<'t, L: Layout, E: Endpoint>(
     tree: &'t Tree<L>,
     ctx: Ctx<'_, E>,
-    pair: &Neighbours<'_>,
+    pair: &Neighbours<'t>,
     parent: VersionedNode<'_>,
-) -> Attempt<IoTicket<'t>> {
+    room: Room<'_>,
+) -> Attempt<(IoTicket<'t>, u64)> {
     let mut parent_guard = parent.frame.upgrade(parent.version)?;
     let separator = tree.node(parent).key_at(pair.separator);
     match merge_latched(tree, ctx, pair, &separator) {
-        Ok(freed) => {
+        Ok((freed, _left_guard)) => {
             tree.node_mut(parent).inner_remove(pair.separator);
+            let gsn = journal::note_nodes(tree, room, &[parent.frame, pair.left.frame], &[freed.addr()]);
             parent_guard.mark_dirty();
-            Ok(freed)
+            Ok((freed, gsn))
         }
         Err(retry) => {
             parent_guard.release_unchanged();
@@ -232,13 +236,14 @@ fn merge_below<'t, L: Layout, E: Endpoint>(
     }
 }
 
-/// Moves the content of the right node to the left one and frees its frame. The parent is latched or locked.
+/// Moves the content of the right node to the left one, whose latch it returns, and frees its frame. The
+/// parent is latched or locked.
 fn merge_latched<'t, L: Layout, E: Endpoint>(
     tree: &'t Tree<L>,
     ctx: Ctx<'_, E>,
-    pair: &Neighbours<'_>,
+    pair: &Neighbours<'t>,
     separator: &[u8],
-) -> Attempt<IoTicket<'t>> {
+) -> Attempt<(IoTicket<'t>, ExclusiveGuard<'t>)> {
     let (left, right) = (pair.left.frame, pair.right.frame);
     let mut left_guard = left.upgrade(pair.left.version)?;
     let right_guard = match latch_unused(tree, right, pair.right.version) {
@@ -254,7 +259,7 @@ fn merge_latched<'t, L: Layout, E: Endpoint>(
     let ticket = tree.cache.table().frame_to_ticket(addr, right.id());
     tree.cache.discard(ctx.worker, right, right_guard);
     left_guard.mark_dirty();
-    Ok(ticket)
+    Ok((ticket, left_guard))
 }
 
 /// Latches the frame of a node that is about to be removed, if it is neither pinned nor being written back.
@@ -263,7 +268,7 @@ fn latch_unused<'t, L: Layout>(
     tree: &Tree<L>,
     frame: FrameRef<'t>,
     version: Version,
-) -> Attempt<pando_cache::ExclusiveGuard<'t>> {
+) -> Attempt<ExclusiveGuard<'t>> {
     let guard = frame.upgrade(version)?;
     let is_unused = guard.state() == FrameState::Hot && !frame.is_pinned() && !frame.is_writing();
     let counted =
@@ -309,7 +314,7 @@ async fn merge_under_shared<L: Layout, E: Endpoint>(
     // 2. Merge in the cache. The ticket of the right node keeps operations away from it.
     let separator = above.key_at(at);
     let ticket = match merge_latched(tree, ctx, &pair, &separator) {
-        Ok(ticket) => ticket,
+        Ok((ticket, _)) => ticket,
         Err(retry) => {
             locked::unlock_unchanged(tree, ctx, parent).await?;
             return Err(retry);
@@ -335,9 +340,10 @@ async fn shrink_root<L: Layout, E: Endpoint>(
     if parent.map(|parent| parent.frame.id()) != Some(root.frame.id()) {
         return Err(Retry::Restart);
     }
-    let freed = absorb_child(tree, ctx, root, child)?;
+    let room = room::for_nodes(tree, ctx).await?;
+    let (freed, gsn) = absorb_child(tree, ctx, root, child, room)?;
     count(&tree.smo_counters.root_changes);
-    unfinished::finish_unlinked(tree, ctx, Unlinked::new(freed)).await?;
+    unfinished::finish_unlinked(tree, ctx, Unlinked::new(freed).logged(gsn)).await?;
     Ok(Merge::Done)
 }
 
@@ -347,7 +353,8 @@ fn absorb_child<'t, L: Layout, E: Endpoint>(
     ctx: Ctx<'_, E>,
     root: VersionedNode<'_>,
     child: VersionedNode<'_>,
-) -> Attempt<IoTicket<'t>> {
+    room: Room<'_>,
+) -> Attempt<(IoTicket<'t>, u64)> {
     let mut root_guard = root.frame.upgrade(root.version)?;
     let child_guard = match latch_unused(tree, child.frame, child.version) {
         Ok(guard) => guard,
@@ -363,8 +370,9 @@ fn absorb_child<'t, L: Layout, E: Endpoint>(
     orphans::adopt_children(tree, root.frame);
     let ticket = tree.cache.table().frame_to_ticket(addr, child.frame.id());
     tree.cache.discard(ctx.worker, child.frame, child_guard);
+    let gsn = journal::note_nodes(tree, room, &[root.frame], &[addr]);
     root_guard.mark_dirty();
-    Ok(ticket)
+    Ok((ticket, gsn))
 }
 
 #[cfg(test)]

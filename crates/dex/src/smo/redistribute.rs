@@ -17,6 +17,7 @@ use crate::node::Node;
 use crate::ownership::view::View;
 use crate::smo::cut::Pending;
 use crate::smo::merge::Neighbours;
+use crate::tree::journal::{self, Room};
 use crate::tree::{Ctx, Tree, VersionedNode};
 
 /// Largest average fill of the two leaves. The rest is room for the inserts that amortise the next balancing.
@@ -85,6 +86,7 @@ pub(crate) fn balance<L: Layout, E>(
     leaf: VersionedNode<'_>,
     parent: VersionedNode<'_>,
     pending: Pending<'_>,
+    mut room: Room<'_>,
 ) -> Attempt<bool> {
     let view = tree.view(ctx);
     let index = tree.node(parent).child_index(tree.layout.key(pending.key)?);
@@ -94,15 +96,25 @@ pub(crate) fn balance<L: Layout, E>(
     // Try the right neighbour first: where keys arrive in order, the leaves to the right still wait for
     // theirs.
     if let Some(right) = hot_child(tree, parent, index + 1)?
-        && balance_pair(tree, &Neighbours { parent, left: leaf, right, separator: index }, &view, pending)?
+        && balance_pair(
+            tree,
+            &Neighbours { parent, left: leaf, right, separator: index },
+            &view,
+            pending,
+            &mut room,
+        )?
     {
         return Ok(true);
     }
     let Some(index) = index.checked_sub(1) else { return Ok(false) };
     match hot_child(tree, parent, index)? {
-        Some(left) => {
-            balance_pair(tree, &Neighbours { parent, left, right: leaf, separator: index }, &view, pending)
-        }
+        Some(left) => balance_pair(
+            tree,
+            &Neighbours { parent, left, right: leaf, separator: index },
+            &view,
+            pending,
+            &mut room,
+        ),
         None => Ok(false),
     }
 }
@@ -132,6 +144,7 @@ fn balance_pair<L: Layout>(
     pair: &Neighbours<'_>,
     view: &View,
     pending: Pending<'_>,
+    room: &mut Room<'_>,
 ) -> Attempt<bool> {
     let parent = pair.parent;
     // A leaf that crosses a moving boundary has keys that another compute server owned or is about to own.
@@ -152,6 +165,10 @@ fn balance_pair<L: Layout>(
         return Ok(false);
     };
     let balanced = balance_latched(tree, pair, pending).is_some();
+    if balanced {
+        let nodes = [parent, pair.left, pair.right].map(|node| node.frame);
+        journal::note_nodes(tree, room.take(), &nodes, &[]);
+    }
     for guard in [&mut parent_guard, &mut left_guard, &mut right_guard] {
         if balanced {
             guard.mark_dirty();

@@ -14,8 +14,10 @@ use crate::layout::{Layout, NodeInit, Side, header};
 use crate::node::Target;
 use crate::ownership::view::Purpose;
 use crate::recovery::restart::RestartPolicy;
+use crate::recovery::room;
 use crate::smo::cut::{Cut, Pending, Separator, SplitAt, continues_long_run};
 use crate::smo::{orphans, redistribute, split_shared};
+use crate::tree::journal::{self, Room};
 use crate::tree::new_node::{self, NewNode};
 use crate::tree::{Ctx, Tree, VersionedNode, count, gate};
 
@@ -106,7 +108,8 @@ async fn try_split<L: Layout, E: Endpoint>(
         (false, false) => {
             let rising = continues_long_run(page, pending);
             node.validate()?;
-            if level == 0 && !rising && redistribute::balance(tree, ctx, node, parent, pending)? {
+            let room = room::for_nodes(tree, ctx).await?;
+            if level == 0 && !rising && redistribute::balance(tree, ctx, node, parent, pending, room)? {
                 return Ok(Split::Done);
             }
             split_owned(tree, ctx, key, node, parent, Cut::ForRoom(pending)).await
@@ -143,14 +146,15 @@ async fn split_owned<L: Layout, E: Endpoint>(
     let _pins = (node.frame.pin(node.version)?, parent.frame.pin(parent.version)?);
     let above = tree.node(parent).addr().ok_or(Retry::Restart)?;
     let new = new_node::new_node(tree, ctx, level, new_node::near(tree, level, addr, above)).await?;
-    let free = tree.cache.allocate(ctx.worker, ctx.ep, tree.layout).await?;
+    let free = tree.cache.allocate(ctx.worker, ctx.ep, tree.shape()).await?;
+    let room = room::for_nodes(tree, ctx).await?;
     // 3. Latch both nodes, and change everything without an await.
     let mut parent_guard = parent.frame.exclusive()?;
     let Ok(mut node_guard) = node.frame.exclusive() else {
         parent_guard.release_unchanged();
         return Err(Retry::Restart);
     };
-    match split_pinned(tree, key, node.frame, parent.frame, free, &new, cut) {
+    match split_pinned(tree, key, [node.frame, parent.frame], free, &new, cut, room) {
         Ok(Split::Done) => {
             new.link();
             node_guard.mark_dirty();
@@ -171,11 +175,11 @@ async fn split_owned<L: Layout, E: Endpoint>(
 fn split_pinned<'t, L: Layout>(
     tree: &'t Tree<L>,
     key: L::Key<'_>,
-    node: FrameRef<'t>,
-    parent: FrameRef<'t>,
+    [node, parent]: [FrameRef<'t>; 2],
     free: FreeFrame<'t>,
     new: &NewNode<'_, L>,
     cut: Cut<'_>,
+    room: Room<'_>,
 ) -> Attempt<Split> {
     let is_child = index_of_child(tree, parent, node, key).is_some();
     let wanted = match cut {
@@ -192,6 +196,7 @@ fn split_pinned<'t, L: Layout>(
     // be cooled.
     let (child, _guard) = split_latched(tree, node, free, new.addr(), at, &separator)?;
     link_child(tree, parent, child, &separator);
+    journal::note_nodes(tree, room, &[parent, node, child], &[]);
     Ok(Split::Done)
 }
 
@@ -264,8 +269,9 @@ async fn grow_root<L: Layout, E: Endpoint>(
         new_node::new_node(tree, ctx, level, addr).await?,
         new_node::new_node(tree, ctx, level, addr).await?,
     );
-    let left_free = tree.cache.allocate(ctx.worker, ctx.ep, tree.layout).await?;
-    let right_free = tree.cache.allocate(ctx.worker, ctx.ep, tree.layout).await?;
+    let left_free = tree.cache.allocate(ctx.worker, ctx.ep, tree.shape()).await?;
+    let right_free = tree.cache.allocate(ctx.worker, ctx.ep, tree.shape()).await?;
+    let room = room::for_nodes(tree, ctx).await?;
     let mut root_guard = root.frame.exclusive()?;
     let node = tree.node(root);
     let same = node.level() == level && !node.is_shared();
@@ -304,6 +310,7 @@ async fn grow_root<L: Layout, E: Endpoint>(
     ticket.publish(left_frame.id());
     rewrite_root(tree, root.frame, level + 1, left_frame);
     link_child(tree, root.frame, right_frame, &separator);
+    journal::note_nodes(tree, room, &[root.frame, left_frame, right_frame], &[]);
     drop((left_guard, right_guard));
     left.link();
     right.link();

@@ -34,7 +34,7 @@ pub(crate) async fn split_under_shared<L: Layout, E: Endpoint>(
     parent.validate()?;
     let _pin = node.frame.pin(node.version)?;
     let new = new_node::new_node(tree, ctx, level, new_node::near(tree, level, addr, parent_addr)).await?;
-    let free = tree.cache.allocate(ctx.worker, ctx.ep, tree.layout).await?;
+    let free = tree.cache.allocate(ctx.worker, ctx.ep, tree.shape()).await?;
     // 1. Lock the parent and check that it still is the parent.
     let parent = parent::lock_parent(tree, ctx, parent_addr, key, addr, level).await?;
     // 2. Split the node in the cache, and enter the separator into the parent's bytes.

@@ -26,6 +26,8 @@ use crate::tree::Tree;
 pub(crate) enum Unfinished {
     /// A node in no frame is being written; drop its ticket.
     Written(GlobalAddr),
+    /// A node in no frame, which the log has, is to be written.
+    Logged(Logged),
     /// A memory server is changing the leaf of `key` below `node`; forget copies of the leaf and drop the
     /// share of the node's ticket.
     Called {
@@ -37,6 +39,17 @@ pub(crate) enum Unfinished {
     Unlinked(Unlinked),
 }
 
+/// A node in no frame that must be written as it is in the log. Its ticket is kept.
+#[derive(Clone, Debug)]
+pub(crate) struct Logged {
+    pub addr: GlobalAddr,
+    pub words: Arc<[u64]>,
+    /// Number of its last record.
+    pub gsn: u64,
+    /// Keeps the records in the log ([`pando_log::Hold`]).
+    pub hold: u64,
+}
+
 /// A node that was removed from the tree by a merge or a move. Its ticket is kept.
 #[derive(Clone, Debug)]
 pub(crate) struct Unlinked {
@@ -46,12 +59,14 @@ pub(crate) struct Unlinked {
     pub parent: Option<(GlobalAddr, Arc<[u64]>)>,
     /// Other compute servers may remember the address, so the old node must be marked as moved.
     pub needs_notice: bool,
+    /// Number of the record of its removal: the block is free once the log has that.
+    pub gsn: u64,
 }
 
 impl Unlinked {
     /// A node whose parent is owned.
     pub fn new(ticket: IoTicket<'_>) -> Self {
-        Self { addr: ticket.keep(), parent: None, needs_notice: false }
+        Self { addr: ticket.keep(), parent: None, needs_notice: false, gsn: 0 }
     }
 
     /// A node that was a child of the shared parent at `parent`, which has these bytes and version by now.
@@ -59,6 +74,10 @@ impl Unlinked {
         let mut words: Vec<_> = page.words().iter().map(|word| word.load(Relaxed)).collect();
         words[header::REMOTE_VERSION] = version;
         Self { parent: Some((parent, words.into())), ..self }
+    }
+
+    pub fn logged(self, gsn: u64) -> Self {
+        Self { gsn, ..self }
     }
 
     pub fn needs_notice(self, needs_notice: bool) -> Self {

@@ -5,6 +5,7 @@
 //! long as the cache lives, so every descent can begin there without a lookup.
 
 pub(crate) mod gate;
+pub(crate) mod journal;
 pub(crate) mod left_behind;
 pub(crate) mod leftovers;
 pub(crate) mod new_node;
@@ -18,6 +19,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use pando_cache::sync::Word;
 use pando_cache::{Cache, CacheWorker, Conflict, FrameId, FrameRef, FrameState, Version};
 use pando_fabric::{GlobalAddr, MemoryServerId, Nanos, PageBuf};
+use pando_log::Log;
 use pando_pool::{Leftovers, Pool};
 
 use crate::costs::{Costs, Offloading};
@@ -53,6 +55,8 @@ pub struct TreeConfig {
     pub offloading: Offloading,
     /// Bytes on a memory server above which the index is spread evenly over all of them.
     pub spread_above: u64,
+    /// Log of this compute server. It owns all keys then, nothing is offloaded, and no keys or nodes move.
+    pub log: Option<Arc<Log>>,
 }
 
 impl TreeConfig {
@@ -68,6 +72,7 @@ impl TreeConfig {
             read_ahead: 8,
             offloading: Offloading::default(),
             spread_above: 1 << 20,
+            log: None,
         }
     }
 }

@@ -4,6 +4,7 @@
 //! is one thread's access to it.
 pub mod draw;
 pub mod load;
+pub mod mortal;
 pub mod moving;
 pub mod observed;
 

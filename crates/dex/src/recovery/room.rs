@@ -1,0 +1,99 @@
+//! Room in the log, and the checkpoints that make some.
+//!
+//! An operation reserves room before it takes a latch. If half of the log is in use, it first writes all dirty
+//! nodes and truncates the log, unless another operation is at it.
+
+use pando_fabric::{Endpoint, Patience, outlined};
+use pando_log::{Entry, Log, Record, Reservation, Share};
+
+use crate::change::{Change, stored_len};
+use crate::error::Result;
+use crate::layout::Layout;
+use crate::recovery::unfinished;
+use crate::tree::journal::{self, Room};
+use crate::tree::{Ctx, Tree};
+
+/// Number of nodes in the record of the largest structure change: a node, its new neighbour, their parent.
+const NODES_MAX: usize = 3;
+
+/// Reserves room for the record of a change of one entry.
+#[inline]
+pub(crate) async fn for_entry<'t, L: Layout, E: Endpoint>(
+    tree: &'t Tree<L>,
+    ctx: Ctx<'_, E>,
+    key: L::Key<'_>,
+    change: &Change<'_>,
+) -> Result<Room<'t>> {
+    let Some(log) = journal::log_of(tree) else { return Ok(None) };
+    reserve(tree, ctx, log, Entry::stored_len(tree.layout.key_bytes(key).len(), stored_len(change))).await
+}
+
+/// Reserves room for the images of some nodes and the address of a freed one.
+#[inline]
+pub(crate) async fn for_nodes<'t, L: Layout, E: Endpoint>(
+    tree: &'t Tree<L>,
+    ctx: Ctx<'_, E>,
+) -> Result<Room<'t>> {
+    let Some(log) = journal::log_of(tree) else { return Ok(None) };
+    reserve(tree, ctx, log, Record::pages_len(NODES_MAX, tree.layout.node_size(), 1)).await
+}
+
+async fn reserve<'t, L: Layout, E: Endpoint>(
+    tree: &'t Tree<L>,
+    ctx: Ctx<'_, E>,
+    log: &'t Log,
+    len: usize,
+) -> Result<Room<'t>> {
+    match log.try_reserve(journal::lane_of(ctx, log), len) {
+        Some(room) => Ok(Some(room)),
+        None => outlined(Box::pin(reserve_late(tree, ctx, log, len))).await.map(Some),
+    }
+}
+
+/// Reserves room in a log that is half full.
+async fn reserve_late<'t, L: Layout, E: Endpoint>(
+    tree: &'t Tree<L>,
+    ctx: Ctx<'_, E>,
+    log: &'t Log,
+    len: usize,
+) -> Result<Reservation<'t>> {
+    let patience = Patience::new(tree.config.patience_ns.saturating_add(tree.pool.verbs_take()));
+    loop {
+        checkpoint(tree, ctx, log).await?;
+        if let Some(room) = log.reserve(ctx.ep, journal::lane_of(ctx, log), len, Share::Most).await? {
+            return Ok(room);
+        }
+        // A leaf that a dropped future did not write keeps its record in the log.
+        unfinished::finish_some(tree, ctx).await?;
+        patience.wait(ctx.ep, "room in the log").await?;
+    }
+}
+
+/// Writes all dirty nodes and truncates the log; returns the number of nodes written. `None` if another
+/// operation is at it.
+async fn checkpoint<L: Layout, E: Endpoint>(
+    tree: &Tree<L>,
+    ctx: Ctx<'_, E>,
+    log: &Log,
+) -> Result<Option<u64>> {
+    let Some(checkpoint) = log.begin_checkpoint() else { return Ok(None) };
+    let shape = journal::shape(tree, Share::All);
+    let written = tree.cache.flush(ctx.worker, ctx.ep, shape).await?;
+    checkpoint.end(ctx.ep).await?;
+    Ok(Some(written))
+}
+
+/// Writes all nodes that are dirty now, and truncates the log if there is one. Returns the number of nodes
+/// written.
+pub(crate) async fn flush<L: Layout, E: Endpoint>(tree: &Tree<L>, ctx: Ctx<'_, E>) -> Result<u64> {
+    let Some(log) = journal::log_of(tree) else {
+        return Ok(tree.cache.flush(ctx.worker, ctx.ep, tree.layout).await?);
+    };
+    let patience = Patience::new(tree.config.patience_ns);
+    loop {
+        match checkpoint(tree, ctx, log).await? {
+            Some(written) => return Ok(written),
+            None => patience.wait(ctx.ep, "a checkpoint").await?,
+        }
+    }
+}

@@ -1,0 +1,100 @@
+//! Recovery of an index from the log of its compute server (`docs/durability.md`).
+//!
+//! Each page of the plan gets its last image or its remote bytes, then the changes behind that, and is
+//! written. Nothing else is read, so the tree need not be whole before. A redo that stops anywhere may be
+//! repeated: pages without an image are written by a [`Rewrite`].
+
+use pando_fabric::{Endpoint, GlobalAddr, PageBuf};
+use pando_log::{Change, Contents, Entry, PagePlan, Rewrite, plan};
+use pando_pool::ValueRef;
+
+use crate::error::{DexError, Result};
+use crate::layout::{Layout, Stored};
+use crate::node::NodeMut;
+
+/// Numbers of a recovery.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Redone {
+    /// Pages written.
+    pub pages: u64,
+    /// Changes of entries applied to them.
+    pub entries: u64,
+}
+
+/// Brings the pages of an index to the end of its log and writes them. No process uses the index.
+///
+/// # Errors
+/// [`DexError::Corrupt`]; [`DexError::Log`] for a damaged log; errors of the fabric.
+pub async fn redo<L: Layout, E: Endpoint>(ep: &E, layout: L, contents: &Contents) -> Result<Redone> {
+    let mut redone = Redone::default();
+    let mut rewrite = Rewrite::begin(ep, contents).await?;
+    for (addr, plan) in plan(contents)? {
+        redone.pages += 1;
+        redone.entries += plan.entries.len() as u64;
+        if plan.image.is_none() && rewrite.has_written(addr) {
+            continue;
+        }
+        let page = base_of(ep, layout, addr, &plan).await?;
+        let node = NodeMut::new(&layout, page.words());
+        let corrupt = |reason| DexError::Corrupt { addr, reason };
+        layout.verify(node.words()).map_err(corrupt)?;
+        if !node.is_at(addr) || node.index_id() != contents.space().index_id {
+            return Err(corrupt("the log is about another node"));
+        }
+        for entry in &plan.entries {
+            apply(node, entry).ok_or_else(|| corrupt("a change in the log does not fit into it"))?;
+        }
+        match plan.image {
+            Some(_) => ep.recycle(ep.write(addr, page).await?),
+            None => {
+                let mut bytes = Vec::new();
+                page.append_bytes_to(page.len(), &mut bytes);
+                rewrite.push(ep, addr, bytes).await?;
+                ep.recycle(page);
+            }
+        }
+    }
+    rewrite.finish(ep).await?;
+    Ok(redone)
+}
+
+/// Bytes that the changes of a plan apply to.
+async fn base_of<L: Layout, E: Endpoint>(
+    ep: &E,
+    layout: L,
+    addr: GlobalAddr,
+    plan: &PagePlan<'_>,
+) -> Result<PageBuf> {
+    let mut page = ep.buffer(layout.node_size());
+    match plan.image {
+        Some(image) if image.len() == layout.node_size() => page.copy_from_bytes(image),
+        Some(_) => return Err(DexError::Corrupt { addr, reason: "its image in the log has another size" }),
+        None => page = ep.read(addr, page).await?,
+    }
+    page.set(0, 0);
+    Ok(page)
+}
+
+/// Makes a logged change in a leaf; `None` if that is impossible.
+fn apply<L: Layout>(leaf: NodeMut<'_, L>, entry: &Entry<'_>) -> Option<()> {
+    let key = leaf.layout().key(entry.key).ok().filter(|_| leaf.level() == 0)?;
+    let stored = match entry.change {
+        Change::Put(bytes) => Some(Stored::Inline(bytes)),
+        Change::PutLong(reference) => {
+            let (words, _) = reference.as_chunks::<8>();
+            let words: [[u8; 8]; 3] = words.try_into().ok()?;
+            Some(Stored::Long(ValueRef::from_words(words.map(u64::from_le_bytes))?))
+        }
+        Change::Remove => None,
+    };
+    let fits = match (leaf.find(key), stored) {
+        (Ok(i), Some(value)) => leaf.replace(i, value),
+        (Err(i), Some(value)) => leaf.insert(i, key, value),
+        (Ok(i), None) => {
+            leaf.remove(i);
+            true
+        }
+        (Err(_), None) => false,
+    };
+    fits.then_some(())
+}

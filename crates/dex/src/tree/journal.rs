@@ -1,0 +1,246 @@
+//! The log of a compute server, as its tree writes it (`docs/durability.md`).
+//!
+//! Room for a record is reserved before the first latch
+//! ([`room`](crate::recovery::room)); the record is appended under the latches of the
+//! nodes that it is about, and its number goes into their frames. An operation answers once the log has
+//! everything that it has seen. A node is written once the log has everything up to its number and, if its
+//! entries moved, its image. Without a log nothing of this happens.
+
+use pando_cache::sync::Word;
+use pando_cache::{CacheError, FrameRef, Mark, NodeShape, Swip, Version};
+use pando_fabric::defect::defect;
+use pando_fabric::{Endpoint, GlobalAddr, PageBuf, outlined};
+use pando_log::defect::OfIndex;
+use pando_log::{Entry, Image, Log, LogError, Record, Reservation, Share};
+
+use crate::change::{Change, Outcome};
+use crate::error::{DexError, Result};
+use crate::layout::{Layout, Stored};
+use crate::tree::{Ctx, Tree};
+
+/// Room for a record; `None` without a log.
+pub(crate) type Room<'t> = Option<Reservation<'t>>;
+
+pub(crate) fn log_of<L: Layout>(tree: &Tree<L>) -> Option<&Log> {
+    tree.config.log.as_deref()
+}
+
+pub(crate) fn lane_of<E>(ctx: Ctx<'_, E>, log: &Log) -> usize {
+    ctx.worker.number() % log.lanes()
+}
+
+/// Appends the record of a change of one entry of a latched leaf, and notes it in the frame and the outcome.
+pub(crate) fn note_change<L: Layout>(
+    tree: &Tree<L>,
+    room: Reservation<'_>,
+    leaf: FrameRef<'_>,
+    key: L::Key<'_>,
+    change: &Change<'_>,
+    outcome: &mut Outcome,
+) {
+    let Some(log) = log_of(tree) else { return };
+    let addr = GlobalAddr::from_raw(leaf.addr()).expect("own addresses are not swizzled");
+    let gsn = note_entry(log, room, addr, tree.layout.key_bytes(key), change);
+    leaf.set_mark(Mark { gsn, has_moved: leaf.mark().has_moved || !outcome.is_in_place });
+    outcome.seen = gsn;
+}
+
+/// Appends the record of a change of one entry of a leaf that no other operation can use meanwhile.
+pub(crate) fn note_entry(
+    log: &Log,
+    room: Reservation<'_>,
+    page: GlobalAddr,
+    key: &[u8],
+    change: &Change<'_>,
+) -> u64 {
+    let stored = match *change {
+        Change::Upsert(value) | Change::Insert(value) | Change::Update(value) => Some(value),
+        Change::Remove => None,
+        Change::Swap { new, .. } => new,
+    };
+    let reference;
+    let change = match stored {
+        Some(Stored::Inline(bytes)) => pando_log::Change::Put(bytes),
+        Some(Stored::Long(value)) => {
+            reference = value.to_words().map(u64::to_le_bytes);
+            pando_log::Change::PutLong(reference.as_flattened())
+        }
+        None => pando_log::Change::Remove,
+    };
+    log.append(room, &Record::Entry(Entry { page, key, change }))
+}
+
+/// Appends the record of a change of the structure and notes it in the frames. The caller has latched all
+/// nodes that changed, with their swizzled children below them.
+pub(crate) fn note_nodes<L: Layout>(
+    tree: &Tree<L>,
+    room: Room<'_>,
+    nodes: &[FrameRef<'_>],
+    freed: &[GlobalAddr],
+) -> u64 {
+    let (Some(room), Some(log)) = (room, log_of(tree)) else { return 0 };
+    let bytes: Vec<_> = nodes.iter().map(|node| image_of(tree, *node)).collect();
+    let addr =
+        |node: &FrameRef<'_>| GlobalAddr::from_raw(node.addr()).expect("own addresses are not swizzled");
+    let images = nodes.iter().zip(&bytes).map(|(node, bytes)| Image { page: addr(node), bytes }).collect();
+    let gsn = log.append(room, &Record::Pages { images, freed: freed.to_vec() });
+    nodes.iter().for_each(|node| node.set_mark(Mark { gsn, has_moved: false }));
+    gsn
+}
+
+/// Bytes of the remote copy of a latched node. Its children keep their addresses as long as it is latched.
+fn image_of<L: Layout>(tree: &Tree<L>, node: FrameRef<'_>) -> Vec<u8> {
+    let words: Vec<Word> = node.words().iter().map(|word| Word::new(word.load(RELAXED))).collect();
+    words[0].store(0, RELAXED);
+    for i in 0..tree.layout.child_count(&words) {
+        let at = tree.layout.child_word(&words, i);
+        if let Some(child) = Swip::from_raw(words[at].load(RELAXED)).frame() {
+            words[at].store(tree.cache.frame(child).addr(), RELAXED);
+        }
+    }
+    bytes_of(&words)
+}
+
+const RELAXED: std::sync::atomic::Ordering = std::sync::atomic::Ordering::Relaxed;
+
+fn bytes_of(words: &[Word]) -> Vec<u8> {
+    words.iter().flat_map(|word| word.load(RELAXED).to_le_bytes()).collect()
+}
+
+/// Appends the image of a page that no other operation can use meanwhile.
+pub(crate) fn note_page(log: &Log, room: Reservation<'_>, page: &PageBuf, addr: GlobalAddr) -> u64 {
+    let bytes = bytes_of(page.words());
+    let images = vec![Image { page: addr, bytes: &bytes }];
+    log.append(room, &Record::Pages { images, freed: Vec::new() })
+}
+
+/// Waits until the log has everything up to `gsn`, which the operation has seen.
+#[inline]
+pub(crate) async fn durable<L: Layout, E: Endpoint>(tree: &Tree<L>, ctx: Ctx<'_, E>, gsn: u64) -> Result<()> {
+    match log_of(tree) {
+        Some(log) if !log.is_durable(gsn) => {
+            Ok(outlined(Box::pin(log.durable(ctx.ep, lane_of(ctx, log), gsn))).await?)
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Number of the last record of the log.
+pub(crate) fn clock<L: Layout>(tree: &Tree<L>) -> u64 {
+    log_of(tree).map_or(0, Log::clock)
+}
+
+/// Number of the last record about a node. The caller validates the frame's version afterwards.
+#[inline]
+pub(crate) fn seen<L: Layout>(tree: &Tree<L>, node: FrameRef<'_>) -> u64 {
+    if log_of(tree).is_some() { node.mark().gsn } else { 0 }
+}
+
+/// Whether a lookup may answer by what it has read of a node with this number. (A seeded defect: it does not ask.)
+#[inline]
+pub(crate) fn may_answer<L: Layout>(tree: &Tree<L>, gsn: u64) -> bool {
+    log_of(tree).is_none_or(|log| log.is_durable(gsn) || defect(OfIndex::GetBeforeLog))
+}
+
+/// Layout of the nodes for the cache, with the rule that the log comes first.
+pub(crate) struct Logged<'t, L> {
+    layout: L,
+    log: Option<&'t Log>,
+    share: Share,
+}
+
+impl<L: Copy> Clone for Logged<'_, L> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<L: Copy> Copy for Logged<'_, L> {}
+
+/// Layout of the nodes for calls of the cache that may write some of them, and may use this share of the log.
+pub(crate) fn shape<L: Layout>(tree: &Tree<L>, share: Share) -> Logged<'_, L> {
+    Logged { layout: tree.layout, log: log_of(tree), share }
+}
+
+impl<L: Layout> Tree<L> {
+    /// Layout of the nodes for calls of the cache that may write some of them.
+    pub(crate) fn shape(&self) -> Logged<'_, L> {
+        shape(self, Share::Most)
+    }
+}
+
+impl<L: Layout> NodeShape for Logged<'_, L> {
+    #[inline]
+    fn child_count(&self, page: &[Word]) -> usize {
+        self.layout.child_count(page)
+    }
+
+    #[inline]
+    fn child_word(&self, page: &[Word], i: usize) -> usize {
+        self.layout.child_word(page, i)
+    }
+
+    #[inline]
+    fn swizzles(&self, page: &[Word]) -> bool {
+        self.layout.swizzles(page)
+    }
+
+    fn leaves_first_word(&self, page: &[Word]) -> bool {
+        self.layout.leaves_first_word(page)
+    }
+
+    #[inline]
+    async fn before_write<E: Endpoint>(
+        &self,
+        endpoint: &E,
+        frame: FrameRef<'_>,
+        version: Version,
+        page: &PageBuf,
+    ) -> pando_cache::Result<bool> {
+        let Some(log) = self.log.filter(|_| !defect(OfIndex::PageBeforeLog)) else { return Ok(true) };
+        let logged = outlined(Box::pin(log_before_write(log, endpoint, frame, version, page, self.share)));
+        logged.await.map_err(|error| match error {
+            LogError::Fabric(error) => CacheError::Fabric(error),
+            error => CacheError::Unlogged { reason: error.to_string() },
+        })
+    }
+}
+
+/// Sees to it that the log has everything of a node that is about to be written: its records and, if its
+/// entries moved, its image. `false` if the log has no room, or the node has changed.
+async fn log_before_write<E: Endpoint>(
+    log: &Log,
+    ep: &E,
+    frame: FrameRef<'_>,
+    version: Version,
+    page: &PageBuf,
+    share: Share,
+) -> Result<bool, LogError> {
+    let Mark { mut gsn, has_moved } = frame.mark();
+    if frame.validate(version).is_err() {
+        return Ok(false);
+    }
+    let lane = log.emptiest_lane();
+    if has_moved {
+        let len = Record::pages_len(1, page.len(), 0);
+        let Some(room) = log.reserve(ep, lane, len, share).await? else { return Ok(false) };
+        let Some(addr) = GlobalAddr::from_raw(page.get(1)) else { return Ok(false) };
+        let bytes = bytes_of(page.words());
+        // Under the latch: a record of a later change must get a larger number than the image.
+        let Ok(guard) = frame.upgrade(version) else { return Ok(false) };
+        let images = vec![Image { page: addr, bytes: &bytes }];
+        gsn = log.append(room, &Record::Pages { images, freed: Vec::new() });
+        guard.release_unchanged();
+    }
+    log.durable(ep, lane, gsn).await?;
+    Ok(true)
+}
+
+impl From<LogError> for DexError {
+    fn from(error: LogError) -> Self {
+        match error {
+            LogError::Fabric(error) => Self::Fabric(error),
+            error => Self::Log(error),
+        }
+    }
+}

@@ -1,0 +1,154 @@
+//! An endpoint whose process dies after some number of verbs, in the middle of the last one.
+
+use std::cell::Cell;
+use std::future::pending;
+
+use pando_fabric::{
+    Chain, Endpoint, EndpointState, GlobalAddr, MemoryServerId, Nanos, PageBuf, RegionInfo, Request, Result,
+    VerbResult,
+};
+use pando_fabric_local::LocalEndpoint;
+
+pub struct Mortal {
+    inner: LocalEndpoint,
+    /// Verbs until death; `None` lives for ever.
+    left: Cell<Option<u32>>,
+    is_dead: Cell<bool>,
+}
+
+impl Mortal {
+    pub fn new(inner: LocalEndpoint, left: Option<u32>, slots: u32) -> Self {
+        inner.set_slots(slots);
+        Self { inner, left: Cell::new(left), is_dead: Cell::new(false) }
+    }
+
+    pub fn is_dead(&self) -> bool {
+        self.is_dead.get()
+    }
+
+    /// Waits now and then, and counts a verb; `true` if the process dies in it.
+    async fn begins(&self) -> bool {
+        if self.is_dead.get() {
+            pending::<()>().await;
+        }
+        if self.slots() > 1 && self.inner.random().is_multiple_of(3) {
+            self.inner.yield_now().await;
+        }
+        match self.left.get() {
+            Some(0) => {
+                self.is_dead.set(true);
+                true
+            }
+            left => {
+                self.left.set(left.map(|left| left - 1));
+                false
+            }
+        }
+    }
+
+    /// A verb on one word.
+    async fn word<T>(&self, verb: impl Future<Output = Result<T>>) -> Result<T> {
+        if self.begins().await && self.inner.random().is_multiple_of(2) {
+            pending::<()>().await;
+        }
+        let done = verb.await;
+        if self.is_dead.get() {
+            pending::<()>().await;
+        }
+        done
+    }
+}
+
+impl Endpoint for Mortal {
+    fn state(&self) -> &EndpointState {
+        self.inner.state()
+    }
+
+    async fn read(&self, at: GlobalAddr, into: PageBuf) -> Result<PageBuf> {
+        if self.begins().await {
+            pending::<()>().await;
+        }
+        self.inner.read(at, into).await
+    }
+
+    async fn write(&self, at: GlobalAddr, from: PageBuf) -> Result<PageBuf> {
+        if self.begins().await {
+            // Any words of it arrive.
+            let random = self.inner.random();
+            for (i, word) in from.window_words().iter().enumerate() {
+                if random.rotate_left(i as u32) & 1 == 1 {
+                    let value = word.load(std::sync::atomic::Ordering::Relaxed);
+                    self.inner.write_word(at.add(i as u64 * 8), value).await?;
+                }
+            }
+            pending::<()>().await;
+        }
+        self.inner.write(at, from).await
+    }
+
+    async fn read_word(&self, at: GlobalAddr) -> Result<u64> {
+        self.word(self.inner.read_word(at)).await
+    }
+
+    async fn write_word(&self, at: GlobalAddr, value: u64) -> Result<()> {
+        self.word(self.inner.write_word(at, value)).await
+    }
+
+    async fn compare_swap(&self, at: GlobalAddr, expected: u64, new: u64) -> Result<u64> {
+        self.word(self.inner.compare_swap(at, expected, new)).await
+    }
+
+    async fn masked_compare_swap(
+        &self,
+        at: GlobalAddr,
+        expected: u64,
+        compare_mask: u64,
+        new: u64,
+        swap_mask: u64,
+    ) -> Result<u64> {
+        self.word(self.inner.masked_compare_swap(at, expected, compare_mask, new, swap_mask)).await
+    }
+
+    async fn fetch_add(&self, at: GlobalAddr, add: u64) -> Result<u64> {
+        self.word(self.inner.fetch_add(at, add)).await
+    }
+
+    async fn submit(&self, chain: Chain) -> Result<Vec<VerbResult>> {
+        self.word(self.inner.submit(chain)).await
+    }
+
+    async fn call<R: Request>(&self, server: MemoryServerId, request: &R) -> Result<R::Reply> {
+        self.inner.call(server, request).await
+    }
+
+    async fn reserve(&self, at: GlobalAddr, len: u64) -> Result<()> {
+        self.inner.reserve(at, len).await
+    }
+
+    fn regions(&self) -> &[RegionInfo] {
+        self.inner.regions()
+    }
+
+    fn now(&self) -> Nanos {
+        self.inner.now()
+    }
+}
+
+/// Polls futures in random order until all have ended or the process is dead.
+pub fn run(ep: &Mortal, mut slots: Vec<std::pin::Pin<Box<dyn Future<Output = ()> + '_>>>) {
+    let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+    while !slots.is_empty() && !ep.is_dead() {
+        let at = ep.random() as usize % slots.len();
+        ep.enter_slot(at as u32);
+        if slots[at].as_mut().poll(&mut context).is_ready() {
+            drop(slots.swap_remove(at));
+        }
+    }
+}
+
+/// Polls one future until it has ended or the process is dead.
+pub fn run_one<T>(ep: &Mortal, work: impl Future<Output = T>) -> Option<T> {
+    let done = Cell::new(None);
+    run(ep, vec![Box::pin(async { done.set(Some(work.await)) })]);
+    done.into_inner()
+}

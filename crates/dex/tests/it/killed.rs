@@ -1,0 +1,312 @@
+//! A process with a log is killed in the middle of any verb, and recovered, again and again.
+//!
+//! A WRITE that is under way when the process dies arrives in any of its words. The test knows every answered
+//! and every *seen* state of each key: after recovery a key has the last of these, or a later one that was
+//! about to be made. The index and all blocks are audited.
+
+use std::cell::{Cell, RefCell};
+use std::pin::Pin;
+use std::sync::Arc;
+
+use pando_cache::{Admission, Cache, CacheConfig};
+use pando_dex::audit::audit;
+use pando_dex::layout::Layout;
+use pando_dex::layout::fixed::FixedLayout;
+use pando_dex::layout::slotted::SlottedLayout;
+use pando_dex::{Answers, Ctx, ScanRange, Tree, TreeConfig, redo};
+use pando_fabric::{Endpoint, Fabric, GlobalAddr};
+use pando_fabric_local::{LocalConfig, LocalFabric};
+use pando_log::{Blocks, Contents, Log, Space};
+use pando_pool::{AttachMode, AttachOptions, Placement, Pool, PoolOptions, ProcessIdentity};
+use pando_rt::block_on;
+
+use crate::common::INDEX;
+use crate::common::mortal::{self, Mortal};
+
+const SLOTS: usize = 4;
+/// Keys of each slot, which only that slot changes.
+const KEYS: usize = 24;
+const SEGMENT: u64 = 8192;
+
+/// States of a key in order; the first is absence.
+#[derive(Default)]
+struct History {
+    states: Vec<Option<Vec<u8>>>,
+    /// The last state that was answered or seen.
+    known: usize,
+}
+
+impl History {
+    fn new() -> Self {
+        Self { states: vec![None], known: 0 }
+    }
+
+    /// A lookup that began when `least` was known has found this.
+    fn see(&mut self, least: usize, found: Option<&[u8]>) {
+        let at = (least..self.states.len()).find(|&at| self.states[at].as_deref() == found);
+        let at = at.unwrap_or_else(|| panic!("{found:?} was found, not one of {:?}", &self.states[least..]));
+        self.known = self.known.max(at);
+    }
+}
+
+/// What is the same in all lives of the index.
+struct World<L> {
+    fabric: LocalFabric,
+    layout: L,
+    root: GlobalAddr,
+    log: GlobalAddr,
+    keys: RefCell<Vec<History>>,
+    /// Makes values unique.
+    count: RefCell<u64>,
+    /// The key whose change was begun last. Lookups often ask for it, before its change is answered.
+    last: Cell<usize>,
+}
+
+fn attach(mode: AttachMode) -> AttachOptions {
+    AttachOptions::new(ProcessIdentity::default(), Arc::new(|_| false)).mode(mode)
+}
+
+fn key_of(number: usize) -> [u8; 8] {
+    // In no order, so that slots use the same leaves.
+    (number as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15).to_be_bytes()
+}
+
+impl<L: Layout> World<L> {
+    fn new(layout: L, seed: u64) -> Self {
+        let sizes = vec![2 << 20];
+        let fabric =
+            LocalFabric::new(LocalConfig { server_sizes: sizes, huge_pages: false }).expect("memory");
+        let ep = fabric.endpoint(seed).expect("an endpoint");
+        let (root, log) = block_on(&ep, async {
+            let pool =
+                Pool::create(&ep, PoolOptions::new(attach(AttachMode::ReadWrite))).await.expect("a pool");
+            let root = Tree::create(&ep, &pool, layout, INDEX, &[]).await.expect("a root");
+            let mut lanes = vec![Vec::new(), Vec::new()];
+            for i in 0..16 {
+                let at = pool.alloc(&ep, Placement::LeastLoaded, SEGMENT).await.expect("a segment");
+                lanes[i % 2].push(at);
+            }
+            let log = pool.alloc(&ep, Placement::LeastLoaded, Space::root_bytes(2, 8)).await.expect("a root");
+            let scratch = pool.alloc(&ep, Placement::LeastLoaded, SEGMENT).await.expect("a segment");
+            let blocks = Blocks { root: log, scratch, lanes, segment_bytes: SEGMENT };
+            Log::create(&ep, INDEX, blocks).await.expect("a log");
+            pool.detach(&ep).await.expect("it is closed");
+            (root, log)
+        });
+        let keys = (0..SLOTS * KEYS).map(|_| History::new()).collect();
+        Self {
+            fabric,
+            layout,
+            root,
+            log,
+            keys: RefCell::new(keys),
+            count: RefCell::default(),
+            last: Cell::new(0),
+        }
+    }
+
+    fn value(&self, random: u64) -> Vec<u8> {
+        *self.count.borrow_mut() += 1;
+        let count = self.count.borrow().to_le_bytes();
+        if self.layout.value_is_inline(&[0; 16]).is_err() {
+            return count.to_vec();
+        }
+        let len = if random.is_multiple_of(5) { 300 } else { 8 + random as usize % 3 * 4 };
+        count.iter().copied().cycle().take(len).collect()
+    }
+
+    async fn open<E: Endpoint>(&self, ep: &E, pool: &Pool, log: Option<Arc<Log>>, frames: usize) -> Tree<L> {
+        let node_size = self.layout.node_size();
+        let mut config = CacheConfig::new((frames * node_size) as u64, node_size);
+        config.admission = Admission::lazy(0.4);
+        let cache = Arc::new(Cache::new(&config).expect("a cache"));
+        let worker = cache.worker();
+        let ctx = Ctx { ep, worker: &worker };
+        let mut config = TreeConfig::new(INDEX, self.root);
+        config.log = log;
+        let tree =
+            Tree::open(ctx, Arc::clone(&cache), pool.clone(), self.layout, config).await.expect("it opens");
+        cache.retire(&worker);
+        tree
+    }
+
+    async fn contents<E: Endpoint>(&self, ep: &E) -> Contents {
+        let space = Space::read(ep, self.log).await.expect("the log is there");
+        Contents::read(ep, space).await.expect("the log can be read")
+    }
+
+    /// Recovers after a death.
+    async fn recover<E: Endpoint>(&self, ep: &E) {
+        let pool = Pool::attach(ep, attach(AttachMode::Repair)).await.expect("nobody lives");
+        let contents = self.contents(ep).await;
+        redo(ep, self.layout, &contents).await.expect("it can be redone");
+        let tree = self.open(ep, &pool, None, 64).await;
+        let report = audit(ep, &[&tree]).await.expect("it can be read");
+        assert_eq!(report.violations, Vec::<String>::new());
+        let blocks = report.blocks.iter().chain(contents.space().blocks()).collect::<Vec<_>>();
+        pool.rebuild_allocation(ep, blocks).await.expect("no block is used twice");
+        Log::resume(ep, contents).await.expect("the log opens");
+        pool.detach(ep).await.expect("it is closed");
+    }
+
+    /// Checks each key against its states, and forgets all states but the one that it has.
+    async fn check<E: Endpoint>(&self, ep: &E) {
+        let pool = Pool::attach(ep, attach(AttachMode::ReadOnlyUnclean)).await.expect("it is there");
+        let tree = self.open(ep, &pool, None, 64).await;
+        let worker = tree.cache().worker();
+        for number in 0..SLOTS * KEYS {
+            let mut value = Vec::new();
+            let found = tree.get(Ctx { ep, worker: &worker }, &key_of(number), &mut value).await;
+            let found = found.expect("a lookup").then_some(value);
+            let history = &mut self.keys.borrow_mut()[number];
+            let possible = &history.states[history.known..];
+            assert!(possible.contains(&found), "key {number} is {found:?}, not one of {possible:?}");
+            *history = History { states: vec![found], known: 0 };
+        }
+    }
+
+    /// Runs operations until the process dies, or for a while.
+    fn live(&self, ep: &Mortal, frames: usize, operations: usize) {
+        let started = mortal::run_one(ep, async {
+            let pool = Pool::attach(ep, attach(AttachMode::ReadWrite)).await.expect("it was closed");
+            let log = Log::resume(ep, self.contents(ep).await).await.expect("the log opens");
+            let tree = self.open(ep, &pool, Some(Arc::new(log)), frames).await;
+            (pool, tree)
+        });
+        let Some((pool, tree)) = started else { return };
+        let worker = tree.cache().worker();
+        let ctx = Ctx { ep, worker: &worker };
+        let slots = (0..SLOTS).map(|slot| {
+            Box::pin(self.operate(ctx, &tree, slot, operations)) as Pin<Box<dyn Future<Output = ()> + '_>>
+        });
+        mortal::run(ep, slots.collect());
+        // Half of those that live on write everything back, but die before they leave the pool.
+        if !ep.is_dead() && ep.random().is_multiple_of(2) {
+            mortal::run_one(ep, async { tree.flush(ctx).await.map(drop).expect("it can be written") });
+        }
+        drop(pool);
+    }
+
+    async fn operate(&self, ctx: Ctx<'_, Mortal>, tree: &Tree<L>, slot: usize, operations: usize) {
+        for _ in 0..operations {
+            let random = ctx.ep.random();
+            let own = slot * KEYS + random as usize % KEYS;
+            let any = if random >> 36 & 1 == 1 { self.last.get() } else { random as usize % (SLOTS * KEYS) };
+            match random >> 32 & 15 {
+                0..=6 => {
+                    let value = self.value(random >> 40);
+                    let at = self.begin(own, Some(value.clone()));
+                    tree.put(ctx, &key_of(own), &value).await.expect("a put");
+                    self.keys.borrow_mut()[own].known = at;
+                }
+                7..=10 => {
+                    let at = self.begin(own, None);
+                    tree.remove(ctx, &key_of(own)).await.expect("a removal");
+                    self.keys.borrow_mut()[own].known = at;
+                }
+                11..=13 => {
+                    let least = self.keys.borrow()[any].known;
+                    let mut value = Vec::new();
+                    let found = tree.get(ctx, &key_of(any), &mut value).await.expect("a lookup");
+                    self.keys.borrow_mut()[any].see(least, found.then_some(&value[..]));
+                }
+                14 => self.get_many(ctx, tree, any).await,
+                _ => self.scan(ctx, tree).await,
+            }
+        }
+    }
+
+    fn begin(&self, number: usize, state: Option<Vec<u8>>) -> usize {
+        let mut keys = self.keys.borrow_mut();
+        self.last.set(number);
+        keys[number].states.push(state);
+        keys[number].states.len() - 1
+    }
+
+    async fn get_many(&self, ctx: Ctx<'_, Mortal>, tree: &Tree<L>, first: usize) {
+        let numbers: Vec<_> = (first..SLOTS * KEYS).step_by(3).collect();
+        let least: Vec<_> = numbers.iter().map(|&number| self.keys.borrow()[number].known).collect();
+        let keys: Vec<_> = numbers.iter().map(|&number| key_of(number)).collect();
+        let mut answers = Answers::default();
+        tree.multi_get(ctx, &keys, &mut answers).await.expect("lookups");
+        for (i, &number) in numbers.iter().enumerate() {
+            self.keys.borrow_mut()[number].see(least[i], answers.get(i));
+        }
+    }
+
+    async fn scan(&self, ctx: Ctx<'_, Mortal>, tree: &Tree<L>) {
+        let least: Vec<_> = self.keys.borrow().iter().map(|history| history.known).collect();
+        let mut found = vec![None; least.len()];
+        let numbers: Vec<_> = (0..least.len()).map(key_of).collect();
+        let visit = |key: &[u8], value: &[u8]| {
+            let number = numbers.iter().position(|known| known == key).expect("a key of the test");
+            found[number] = Some(value.to_vec());
+            true
+        };
+        tree.scan(ctx, &ScanRange::all(), visit).await.expect("a scan");
+        for (number, value) in found.iter().enumerate() {
+            self.keys.borrow_mut()[number].see(least[number], value.as_deref());
+        }
+    }
+}
+
+/// Several lives of one index, of random length, the recoveries between them included.
+fn run<L: Layout>(layout: L, seed: u64) {
+    let world = World::new(layout, seed);
+    let ep = |left, life: u64, slots| {
+        let ep = world.fabric.endpoint(seed.wrapping_mul(31).wrapping_add(life)).expect("an endpoint");
+        Mortal::new(ep, left, slots)
+    };
+    for life in 0..6 {
+        let random = ep(None, life, 1).random();
+        let (verbs, frames) = (random as u32 % 1500, 12 + random as usize % 53);
+        world.live(&ep(Some(verbs), life, SLOTS as u32), frames, 150);
+        if life % 2 == 1 {
+            let left = (random >> 32) as u32 % 150;
+            let dying = ep(Some(left), life + 100, 1);
+            mortal::run_one(&dying, world.recover(&dying));
+        }
+        let whole = ep(None, life + 200, 1);
+        block_on(&whole, async {
+            world.recover(&whole).await;
+            world.check(&whole).await;
+        });
+    }
+}
+
+fn seeds(run: impl Fn(u64)) {
+    let count = std::env::var("KILLED_SEEDS").ok().and_then(|text| text.parse().ok()).unwrap_or(60);
+    for seed in 0..count {
+        println!("seed {seed}");
+        run(seed);
+    }
+}
+
+#[test]
+fn fixed_nodes_lose_nothing_that_was_answered_or_seen() {
+    seeds(|seed| run(FixedLayout::new(256, 8, 8).expect("a layout").with_fanout_limit(4), seed));
+}
+
+#[test]
+fn slotted_nodes_lose_nothing_that_was_answered_or_seen() {
+    seeds(|seed| run(SlottedLayout::new(512).expect("a layout").with_fanout_limit(5), seed));
+}
+
+/// Whether one of some seeds finds something wrong.
+#[cfg(feature = "defects")]
+fn is_found<D: pando_fabric::defect::Defect>(defect: D) {
+    let run = |seed| run(FixedLayout::new(256, 8, 8).expect("a layout").with_fanout_limit(4), seed);
+    let found = (0..200).find(|&seed| {
+        pando_fabric::defect::with_defect(Some(defect), || std::panic::catch_unwind(|| run(seed)).is_err())
+    });
+    println!("{defect:?}: seed {found:?}");
+    assert!(found.is_some(), "{defect:?} is not found");
+}
+
+#[cfg(feature = "defects")]
+#[test]
+fn each_defect_of_the_use_of_the_log_is_found() {
+    use pando_log::defect::{Defect, OfIndex};
+    OfIndex::ALL.into_iter().for_each(is_found);
+    is_found(Defect::AckBeforeLog);
+}
