@@ -38,6 +38,19 @@ pub struct PoolArgs {
     /// Bytes of this process's cache per index
     #[arg(long, value_name = "SIZE", default_value = "256MiB", value_parser = parse_size)]
     pub cache: u64,
+    /// What survives if this process is killed; a log needs a pool in a file or a directory
+    #[arg(long, value_name = "WHAT", value_enum, default_value_t)]
+    pub durability: DurabilityArg,
+}
+
+/// See [`pando::Durability`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum DurabilityArg {
+    /// What was written back; the pool is refused
+    #[default]
+    Off,
+    /// Everything that was answered: each index has a log
+    Process,
 }
 
 /// Shape of a pool that is made.

@@ -8,13 +8,13 @@ use std::path::Path;
 use std::time::Duration;
 
 use pando::{
-    Access, Cluster, Config, Create, Index, IndexInfo, OpenOptions, Secret, ServerState, ServerUsage,
-    VerbsOptions,
+    Access, Cluster, Config, Create, Durability, Index, IndexInfo, OpenOptions, Secret, ServerState,
+    ServerUsage, VerbsOptions,
 };
 use pando_lab::units;
 use serde_json::{Value, json};
 
-use crate::args::{AccessArgs, LookArgs, NewPoolArgs, PoolArgs};
+use crate::args::{AccessArgs, DurabilityArg, LookArgs, NewPoolArgs, PoolArgs};
 use crate::failure::Failure;
 use crate::keys::KeySchema;
 
@@ -37,7 +37,13 @@ pub fn existing(args: &PoolArgs) -> Result<Config, Failure> {
             "{option} says how memory servers elsewhere are reached, and the pool {} is not reached so",
             args.pool.display()
         ))),
-        None => Ok(at(&args.pool, access(&args.access)?)?.cache(args.cache)),
+        None => {
+            let durability = match args.durability {
+                DurabilityArg::Off => Durability::Off,
+                DurabilityArg::Process => Durability::Process,
+            };
+            Ok(at(&args.pool, access(&args.access)?)?.cache(args.cache).durability(durability))
+        }
     }
 }
 
@@ -182,6 +188,9 @@ pub fn with_cluster<T>(
     work: impl FnOnce(&Cluster) -> Result<T, Failure>,
 ) -> Result<T, Failure> {
     let cluster = Cluster::open(config)?;
+    if let Some(recovery) = cluster.recovery() {
+        eprintln!("{recovery}");
+    }
     let worked = work(&cluster);
     let closed = cluster.close();
     match (worked, closed) {

@@ -5,19 +5,21 @@
 //! caller's own. A program that has told its threads to end needs to wait for them instead
 //! ([`Cluster::close_within`]).
 
+use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use pando_fabric::{Endpoint, Nanos};
-use pando_pool::{Pool, ProcessIdentity};
+use pando_pool::{AttachMode, Pool, ProcessIdentity};
 use pando_rt::block_on;
 
 use crate::error::{Error, Result};
 use crate::index::{Index, IndexInfo, OpenIndexes, Registry};
 use crate::local::create::{self, Chosen};
-use crate::local::{IndexData, lost, open};
-use crate::options::{Config, IndexOptions, OpenOptions, Place};
+use crate::local::{IndexData, logs, lost, open};
+use crate::options::{Config, Durability, IndexOptions, OpenOptions, Place};
 use crate::place;
+use crate::recovery::{Recovery, recover};
 use crate::shared::{Partition, Process, Shared, lock};
 use crate::stats::Stats;
 
@@ -51,6 +53,25 @@ use crate::stats::Stats;
 pub struct Cluster {
     pub(crate) shared: Arc<Shared>,
     pub(crate) registry: Arc<Registry>,
+    recovery: Option<Recovery>,
+}
+
+/// Checks that a process that keeps logs is alone.
+fn check_logs(shared: &Shared) -> Result<()> {
+    if shared.read_only() {
+        return Ok(());
+    }
+    let checked = shared.with_endpoint(|ep| {
+        let is_logged = shared.config.durability != Durability::Off;
+        match is_logged || !block_on(ep, shared.pool.logs(ep))?.is_empty() {
+            true => shared.check_alone(ep, "a pool with logs").and_then(|()| logs::drop_stray(shared, ep)),
+            false => Ok(()),
+        }
+    });
+    if checked.is_err() {
+        shared.with_endpoint(|ep| Ok(block_on(ep, shared.pool.detach(ep))?))?;
+    }
+    checked
 }
 
 impl Cluster {
@@ -60,8 +81,24 @@ impl Cluster {
     /// [`Error::InvalidOption`]; [`Error::NotClosedCleanly`]; [`Error::Fabric`] and [`Error::CannotOpen`]
     /// with the path for files that are missing, truncated or no pool, and for a lack of space.
     pub fn open(config: Config) -> Result<Self> {
-        let shared = Arc::new(Shared::open(config)?);
-        Ok(Self { registry: Arc::new(Registry::new(Arc::clone(&shared))), shared })
+        config.check()?;
+        let fresh = RandomState::new().hash_one(std::process::id());
+        let mut recovery = None;
+        let shared = match Shared::open(config.clone(), fresh) {
+            Err(refused @ Error::NotClosedCleanly { .. }) if config.mode() == AttachMode::ReadWrite => {
+                recovery = Some(recover(&config, fresh, refused)?);
+                Shared::open(config, fresh)?
+            }
+            opened => opened?,
+        };
+        check_logs(&shared)?;
+        let shared = Arc::new(shared);
+        Ok(Self { registry: Arc::new(Registry::new(Arc::clone(&shared))), shared, recovery })
+    }
+
+    /// What opening the pool had to recover, because its process was killed; `None` if it was closed.
+    pub fn recovery(&self) -> Option<Recovery> {
+        self.recovery
     }
 
     /// Opens the pool as [`Cluster::open`] does, if it exists; `None` if it would have to be created first.

@@ -36,6 +36,7 @@ mod local;
 mod memory_server;
 mod options;
 mod place;
+mod recovery;
 pub mod remote;
 mod session;
 mod shared;
@@ -49,9 +50,10 @@ pub use index::{BULK_THREADS_MAX, BulkOptions, Index, IndexInfo, Loaded, OwnedKe
 pub use layout::IndexLayout;
 pub use memory_server::{Backing, MemoryServer, MemoryServerConfig, memory_server_size};
 pub use options::{
-    Access, CacheOptions, Config, Create, IndexOptions, MAX_COMPUTE_SERVERS, OpenOptions, Ownership,
-    READ_AHEAD,
+    Access, CacheOptions, Config, Create, Durability, IndexOptions, MAX_COMPUTE_SERVERS, OpenOptions,
+    Ownership, READ_AHEAD,
 };
+pub use recovery::Recovery;
 pub use session::{
     Answer, Answers, AsyncIntegerSession, AsyncSession, Batch, Batched, IntegerAnswer, IntegerBatch,
     IntegerRange, IntegerSession, IntegerSwapped, Range, Scan, Session, block_on,

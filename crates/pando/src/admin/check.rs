@@ -14,8 +14,8 @@ use crate::cluster::Cluster;
 use crate::elf::{self, Blocks, ElfReport};
 use crate::error::{Error, Result};
 use crate::layout::with_layout;
-use crate::local::Servers;
 use crate::local::servers::audit_whole;
+use crate::local::{Servers, logs};
 use crate::options::Descriptor;
 use crate::place::AnyEndpoint;
 use crate::shared::{Shared, lock};
@@ -217,6 +217,8 @@ fn check_allocation(
     others: Blocks,
 ) -> Result<Vec<String>> {
     let mut catalog = others;
+    catalog.extend(logs::blocks(shared, ep)?);
+    catalog.extend(block_on(ep, shared.pool.logs_block(ep))?);
     block_on(ep, shared.pool.visit_catalog_blocks(ep, |addr, bytes| catalog.push((addr, bytes))))?;
     block_on(ep, shared.pool.visit_notice_blocks(ep, |addr, bytes| catalog.push((addr, bytes))))?;
     Ok(block_on(ep, check_blocks(ep, &shared.pool, audits, &catalog))?)

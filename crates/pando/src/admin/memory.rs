@@ -151,6 +151,7 @@ impl Cluster {
     ) -> Result<DrainProgress> {
         let shared = &self.shared;
         shared.writable()?;
+        shared.config.check_unlogged("moving nodes between memory servers")?;
         let registry = lock(&self.registry.open);
         shared.with_endpoint(|ep| {
             if server.0 == 0 {
@@ -224,6 +225,7 @@ impl Cluster {
     pub fn spread_indexes(&self, mut progress: impl FnMut(u64)) -> Result<u64> {
         let shared = &self.shared;
         shared.writable()?;
+        shared.config.check_unlogged("moving nodes between memory servers")?;
         let registry = lock(&self.registry.open);
         shared.with_endpoint(|ep| {
             let worked = self.all_indexes(ep, &registry, |_| false)?;

@@ -11,7 +11,7 @@ use pando_pool::{IndexRecord, IndexSpec, PoolError};
 use pando_rt::block_on;
 
 use super::servers::{Servers, blocks_of, flush_tree, free_blocks, open_passing, with_ctx};
-use super::{lost, partitions};
+use super::{logs, lost, partitions};
 use crate::error::{Error, Result};
 use crate::layout::{NodeLayout, with_layout};
 use crate::options::{Config, Descriptor, IndexOptions, Ownership};
@@ -205,5 +205,6 @@ pub(crate) fn drop_index(shared: &Shared, ep: &AnyEndpoint, servers: &Servers) -
     let blocks =
         with_layout!(servers.node_layout()?, |layout| blocks_of(shared, ep, layout, &servers.record))?;
     block_on(ep, shared.pool.drop_index(ep, &servers.record.name))?;
+    logs::drop_log(shared, ep, servers.record.id)?;
     free_blocks(shared, ep, &blocks)
 }

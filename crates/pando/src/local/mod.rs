@@ -6,6 +6,7 @@
 
 pub(crate) mod create;
 mod data;
+pub(crate) mod logs;
 pub(crate) mod lost;
 mod members;
 pub(crate) mod open;

@@ -14,7 +14,7 @@ use pando_rt::block_on;
 
 use super::create::{SYSTEM, cut};
 use super::servers::{Servers, open_tree};
-use super::{lost, partitions};
+use super::{logs, lost, partitions};
 use crate::error::{Error, Owner, Result};
 use crate::layout::{IndexLayout, NodeLayout, map_layout, with_layout};
 use crate::options::{Descriptor, OpenOptions, Ownership};
@@ -55,9 +55,11 @@ pub(crate) fn open(
         Ownership::All => (0..record.owners.len()).collect(),
         Ownership::Partitions(list) => list.clone(),
     };
+    logs::prepare(shared, ep, &record)?;
     record = claim(shared, ep, name, &owned)?;
     let opened = (|| {
-        if let (Some(count), Ownership::All, false) = (shared.config.compute_servers, &options.own, keep)
+        if let (Some(count), Ownership::All, false) =
+            (shared.config.compute_servers_wanted(), &options.own, keep)
             && count != record.boundaries.len() + 1
         {
             let boundaries = with_layout!(layout, |layout| {
@@ -128,6 +130,11 @@ pub(crate) fn record_at_rest(shared: &Shared, ep: &AnyEndpoint, name: &str) -> R
             return Err(Error::NotServed { index, partition, owner: Some(owner), is_lost: true });
         }
     }
+}
+
+/// Layout of the nodes of an index.
+pub(crate) fn node_layout_of(record: &IndexRecord) -> Result<NodeLayout> {
+    described(record).map(|(_, layout)| layout)
 }
 
 fn described(record: &IndexRecord) -> Result<(Descriptor, NodeLayout)> {
@@ -222,9 +229,17 @@ fn open_numbered(
         partition.map(|partition| table.range(partition))
     });
     let layout = descriptor.node_layout(record.node_size as usize)?;
+    if loads.len() > 1 {
+        shared.config.check_unlogged("what several compute servers change")?;
+    }
+    let log = logs::open_log(shared, ep, &record)?;
     let trees = map_layout!(layout, |layout| {
-        let cache = shared.config.cache_config(layout.node_size());
-        let open = |range| open_tree(shared, ep, layout, &record, range, &cache).map(Arc::new);
+        let mut cache = shared.config.cache_config(layout.node_size());
+        if let Some((_, most)) = &log {
+            cache.bytes = cache.bytes.min(*most);
+        }
+        let log = || log.as_ref().map(|(log, _)| Arc::clone(log));
+        let open = |range| open_tree(shared, ep, layout, &record, range, &cache, log()).map(Arc::new);
         ranges.map(|range| range.map(open).transpose()).collect::<Result<_>>()?
     });
     Ok(Servers { routes, record, descriptor, trees, loads })

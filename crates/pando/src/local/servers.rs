@@ -16,6 +16,7 @@ use pando_dex::layout::Layout;
 use pando_dex::layout::fixed::FixedLayout;
 use pando_dex::layout::slotted::SlottedLayout;
 use pando_dex::{Ctx, KeyRange, Offloading, Routes, Tree, TreeConfig};
+use pando_log::Log;
 use pando_pool::IndexRecord;
 use pando_rt::block_on;
 
@@ -128,11 +129,12 @@ impl Servers {
 
     /// Returns a copy with one more compute server, which has no keys yet, and its number.
     pub fn grown(&self, shared: &Shared, ep: &AnyEndpoint) -> Result<(Self, usize)> {
+        shared.config.check_unlogged("what several compute servers change")?;
         let mut grown = self.clone();
         let number = with_layout!(&mut grown.trees, |trees| {
             let layout = trees.iter().flatten().next().ok_or(Error::Closed)?.layout();
             let cache = shared.config.cache_config(layout.node_size());
-            let tree = open_tree(shared, ep, layout, &self.record, KeyRange::none(), &cache)?;
+            let tree = open_tree(shared, ep, layout, &self.record, KeyRange::none(), &cache, None)?;
             trees.push(Some(Arc::new(tree)));
             trees.len() - 1
         });
@@ -218,6 +220,7 @@ pub(super) fn open_tree<L: Layout>(
     record: &IndexRecord,
     range: KeyRange,
     cache: &CacheConfig,
+    log: Option<Arc<Log>>,
 ) -> Result<Tree<L>> {
     let cache = Arc::new(Cache::new(cache)?);
     let mut config = TreeConfig::new(record.id, record.root);
@@ -226,6 +229,7 @@ pub(super) fn open_tree<L: Layout>(
     config.patience_ns = shared.config.patience_ns();
     config.read_ahead = shared.config.read_ahead;
     config.offloading = Offloading::with_policy(shared.config.offload);
+    config.log = log;
     let worker = cache.worker();
     let ctx = Ctx { ep, worker: &worker };
     let tree = block_on(ep, Tree::open(ctx, Arc::clone(&cache), shared.pool.clone(), layout, config));
@@ -242,7 +246,7 @@ pub(super) fn open_passing<L: Layout>(
 ) -> Result<Tree<L>> {
     let node_size = layout.node_size();
     let cache = CacheOptions::default().config(PASSING_FRAMES * node_size as u64, node_size);
-    open_tree(shared, ep, layout, record, KeyRange::all(), &cache)
+    open_tree(shared, ep, layout, record, KeyRange::all(), &cache, None)
 }
 
 /// Audits an index that no process has open.

@@ -101,6 +101,18 @@ impl CacheOptions {
     }
 }
 
+/// What is kept when a process ends without closing its pool (`docs/durability.md`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Durability {
+    /// What was written back; the pool is refused. Operations cost the least.
+    #[default]
+    Off,
+    /// Everything that was answered or read: each index has a log, and opening the pool recovers it. Holds for
+    /// the end of the process by any means, `kill -9` too, but not for a loss of power.
+    Process,
+}
+
 /// Options for opening a [`crate::Cluster`].
 ///
 /// ```
@@ -128,6 +140,7 @@ pub struct Config {
     pub(crate) read_only: bool,
     pub(crate) read_only_unclean: bool,
     pub(crate) access: Access,
+    pub(crate) durability: Durability,
 }
 
 impl Config {
@@ -148,6 +161,7 @@ impl Config {
             read_only: false,
             read_only_unclean: false,
             access: Access::default(),
+            durability: Durability::Off,
         }
     }
 
@@ -258,6 +272,12 @@ impl Config {
         self
     }
 
+    /// What survives the end of this process without [`crate::Cluster::close`]; [`Durability::Off`].
+    pub fn durability(mut self, durability: Durability) -> Self {
+        self.durability = durability;
+        self
+    }
+
     /// Seed of the random choices of sessions (admission, eviction). Without one, the choices differ in each
     /// run.
     pub fn seed(mut self, seed: u64) -> Self {
@@ -335,12 +355,41 @@ impl Config {
         check_count(self.memory_cores, "cores of a memory server", MEMORY_CORES_MAX)?;
         self.access.check()?;
         self.cache_options.check()?;
+        self.check_durability()?;
         let changes = self.place == Place::Embedded || self.create != Create::Never;
         if changes && self.mode() != AttachMode::ReadWrite {
             let text = "a pool that is opened for reading only must be there already";
             return Err(Error::InvalidOption(text.to_owned()));
         }
         Ok(())
+    }
+
+    fn check_durability(&self) -> Result<()> {
+        let wrong = match self.durability {
+            Durability::Off => None,
+            _ if !matches!(self.place, Place::At(_)) => Some("a log needs a pool in a file or a directory"),
+            _ if self.compute_servers.is_some_and(|servers| servers > 1) => {
+                Some("an index with a log has one compute server")
+            }
+            _ if self.offload != OffloadPolicy::Never => {
+                Some("changes that memory servers make are in no log")
+            }
+            _ => None,
+        };
+        wrong.map_or(Ok(()), |text| Err(Error::InvalidOption(text.to_owned())))
+    }
+
+    /// Compute servers that an index is opened with, unless it keeps those that it has.
+    pub(crate) fn compute_servers_wanted(&self) -> Option<usize> {
+        if self.durability == Durability::Off { self.compute_servers } else { Some(1) }
+    }
+
+    /// Refuses `what` if this process keeps a log.
+    pub(crate) fn check_unlogged(&self, what: &str) -> Result<()> {
+        match self.durability {
+            Durability::Off => Ok(()),
+            _ => Err(Error::InvalidOption(format!("{what} is in no log; open the pool without one for it"))),
+        }
     }
 
     /// Configuration of a compute server's cache for nodes of `node_size` bytes.

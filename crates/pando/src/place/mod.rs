@@ -413,6 +413,21 @@ fn attach_at(config: &Config, path: &Path, seed: u64) -> Result<(ShmFabric, Pool
     Ok((fabric, pool))
 }
 
+/// Attaches for repair to the pool in files that `config` describes; `None` if it is elsewhere, or in use.
+pub(crate) fn open_for_repair(
+    config: &Config,
+    seed: u64,
+) -> Result<Option<(AnyFabric, Pool, ExclusiveLock)>> {
+    let Place::At(path) = &config.place else { return Ok(None) };
+    let fabric = ShmFabric::open(path, false)?;
+    let ep = fabric.endpoint(seed)?;
+    let lock = fabric.lock_exclusive()?;
+    match attach(&ep, attach_options(config).mode(AttachMode::Repair)) {
+        Err(PoolError::InUse { .. }) => Ok(None),
+        attached => Ok(Some((AnyFabric::Shm(fabric), attached?, lock))),
+    }
+}
+
 fn make_at(config: &Config, path: &Path, seed: u64) -> Result<(ShmFabric, Pool)> {
     let huge_pages = if config.huge_pages { HugePages::WhenOffered } else { HugePages::Never };
     let (servers, bytes_per_server) = (config.memory_servers, config.memory);

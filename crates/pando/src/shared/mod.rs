@@ -7,7 +7,6 @@
 mod owners;
 
 use std::collections::BTreeMap;
-use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -64,14 +63,16 @@ impl SessionCounts {
 }
 
 impl Shared {
-    /// Opens or creates the pool that `config` describes.
-    pub fn open(config: Config) -> Result<Self> {
-        config.check()?;
-        // Identifiers that must differ between the processes of a pool are drawn from this seed, not from the
-        // configured one.
-        let fresh = RandomState::new().hash_one(std::process::id());
+    /// Opens or creates the pool that `config`, which was checked, describes. Identifiers that must differ
+    /// between the processes of a pool are drawn from `fresh`, not from the configured seed.
+    pub fn open(config: Config, fresh: u64) -> Result<Self> {
         let (fabric, pool) = place::open(&config, fresh)?;
-        Ok(Self {
+        Ok(Self::around(config, fabric, pool, fresh))
+    }
+
+    /// This process's attachment to `pool`.
+    pub fn around(config: Config, fabric: AnyFabric, pool: Pool, fresh: u64) -> Self {
+        Self {
             fabric,
             pool,
             seed: AtomicU64::new(config.seed.unwrap_or(fresh)),
@@ -80,7 +81,7 @@ impl Shared {
             ports: Mutex::default(),
             closed: AtomicBool::new(false),
             failed: AtomicBool::new(false),
-        })
+        }
     }
 
     /// An endpoint with a seed of its own.

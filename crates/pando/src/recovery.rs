@@ -1,0 +1,125 @@
+//! Recovery of a pool in files whose process was killed, when it is opened again (`docs/durability.md`).
+//!
+//! Every index that the process had open has a log, or the pool is refused as before. Each log is read, and the
+//! pages are brought to its end. Then all indexes are walked, and exactly their blocks are allocated. A
+//! recovery that is killed as well is begun anew.
+
+use std::time::{Duration, Instant};
+
+use pando_dex::audit::Report;
+use pando_elf_remote::{audit_table, is_elf};
+use pando_fabric::GlobalAddr;
+use pando_pool::IndexRecord;
+use pando_rt::block_on;
+
+use crate::error::{Error, Result};
+use crate::layout::with_layout;
+use crate::local::logs::{self, RedoneLog};
+use crate::local::open::node_layout_of;
+use crate::local::servers::audit_whole;
+use crate::options::Config;
+use crate::place::{self, AnyEndpoint};
+use crate::shared::Shared;
+
+/// What opening a pool had to recover.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Recovery {
+    /// Indexes with a log.
+    pub indexes: usize,
+    /// Records that were applied.
+    pub records: u64,
+    /// Records behind a gap. No operation that made one was answered.
+    pub dropped: u64,
+    /// Pages that were written.
+    pub pages: u64,
+    /// Changes of entries that were applied to them.
+    pub entries: u64,
+    pub took: Duration,
+}
+
+impl std::fmt::Display for Recovery {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { indexes, records, dropped, pages, entries, took } = self;
+        write!(
+            f,
+            "recovered {indexes} indexes in {:.3} s: {records} records of the log, {pages} pages, {entries} changes",
+            took.as_secs_f64()
+        )?;
+        if *dropped > 0 { write!(f, "; dropped {dropped} records that nobody was told of") } else { Ok(()) }
+    }
+}
+
+/// Recovers the pool that `config` describes after `refused`, the error of opening it.
+///
+/// # Errors
+/// `refused`, if not every index that was open has a log, or another process works on the pool; damage; errors
+/// of the fabric. The pool is still unclean then, and the next attempt begins anew.
+pub(crate) fn recover(config: &Config, seed: u64, refused: Error) -> Result<Recovery> {
+    let started = Instant::now();
+    let Some((fabric, pool, _lock)) = place::open_for_repair(config, seed)? else { return Err(refused) };
+    let shared = Shared::around(config.clone(), fabric, pool, seed);
+    let ep = &shared.endpoint()?;
+    let recovered = match has_all_logs(&shared, ep) {
+        Ok(true) => redo_all(&shared, ep),
+        Ok(false) => Err(refused),
+        Err(error) => Err(error),
+    };
+    // After an error, the entry of the dead process stays.
+    block_on(ep, shared.pool.detach(ep))?;
+    Ok(Recovery { took: started.elapsed(), ..recovered? })
+}
+
+/// Whether each index that a process had open has a log.
+fn has_all_logs(shared: &Shared, ep: &AnyEndpoint) -> Result<bool> {
+    let logs = block_on(ep, shared.pool.logs(ep))?;
+    let records = block_on(ep, shared.pool.list_indexes(ep))?;
+    let was_open = |record: &IndexRecord| !record.root.is_null() && record.owners.iter().any(Option::is_some);
+    let has_log = |record: &IndexRecord| logs.iter().any(|log| log.index_id == record.id);
+    Ok(!logs.is_empty() && records.iter().all(|record| !was_open(record) || has_log(record)))
+}
+
+fn redo_all(shared: &Shared, ep: &AnyEndpoint) -> Result<Recovery> {
+    let records = block_on(ep, shared.pool.list_indexes(ep))?;
+    let (mut recovery, mut redone) = (Recovery::default(), Vec::<RedoneLog>::new());
+    // 1. Bring the pages of each index to the end of its log.
+    for place in block_on(ep, shared.pool.logs(ep))? {
+        let Some(record) = records.iter().find(|record| record.id == place.index_id) else { continue };
+        let log = logs::redo(ep, &place, record)?;
+        recovery.indexes += 1;
+        recovery.records += log.report.records;
+        recovery.dropped += log.report.dropped;
+        recovery.pages += log.redone.pages;
+        recovery.entries += log.redone.entries;
+        redone.push(log);
+    }
+    // 2. Allocate exactly what is in use, and forget the dead process.
+    let blocks = blocks_in_use(shared, ep, &records)?;
+    block_on(ep, shared.pool.rebuild_allocation(ep, blocks))?;
+    // 3. Empty the logs.
+    redone.into_iter().try_for_each(|log| log.finish(ep))?;
+    Ok(recovery)
+}
+
+/// Blocks of all indexes, Elf tables and logs.
+fn blocks_in_use(
+    shared: &Shared,
+    ep: &AnyEndpoint,
+    records: &[IndexRecord],
+) -> Result<Vec<(GlobalAddr, u64)>> {
+    let mut blocks = logs::blocks(shared, ep)?;
+    for record in records {
+        if is_elf(record) {
+            let audit = block_on(ep, audit_table(ep, &shared.pool, record));
+            blocks.extend(audit.map_err(|error| Error::of_elf(&record.name, error))?.blocks);
+        } else if !record.root.is_null() {
+            let report: Report =
+                with_layout!(node_layout_of(record)?, |layout| { audit_whole(shared, ep, layout, record)? });
+            if let Some(reason) = report.violations.into_iter().next() {
+                return Err(Error::BadIndex { name: record.name.clone(), reason });
+            }
+            blocks.extend(report.blocks.iter());
+        }
+    }
+    Ok(blocks)
+}

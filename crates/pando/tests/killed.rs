@@ -1,0 +1,273 @@
+//! A process that works on a pool with a log is killed at random moments, again and again, and the pool is
+//! opened each time: everything that was answered or read is there.
+//!
+//! The child is this program again. Before each change and after each answer it notes the state of the key in
+//! a file that outlives it. A key has states 0, 1, 2, ..: it is absent in the even ones, and in state `s` it has
+//! the value `s` in the odd ones. `KILLED_TIMES` sets the number of kills of each plan; 40 by default.
+
+use std::fs::{File, OpenOptions};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use pando::{Cluster, Config, Create, Durability, Index, IndexOptions, Session};
+
+const PLAN: &str = "PANDO_TEST_PLAN";
+const PATH: &str = "PANDO_TEST_PATH";
+const THREADS: u64 = 3;
+/// Keys that a thread changes.
+const KEYS: u64 = 3_000;
+const ALL: u64 = THREADS * KEYS;
+
+/// Sizes and kinds of the plans; one of them uses a cache that most leaves do not fit into.
+#[derive(Clone, Copy)]
+struct Plan {
+    name: &'static str,
+    /// Bytes of the cache.
+    cache: u64,
+    is_bytes: bool,
+    /// Operations of a thread at a time.
+    slots: usize,
+}
+
+const PLANS: [Plan; 3] = [
+    Plan { name: "integers", cache: 64 << 20, is_bytes: false, slots: 1 },
+    Plan { name: "integers, small cache", cache: 64 << 10, is_bytes: false, slots: 4 },
+    Plan { name: "bytes, small cache", cache: 128 << 10, is_bytes: true, slots: 1 },
+];
+
+/// What is known of each key: words of a file.
+struct Known(File);
+
+/// Words of a key.
+const WORDS: u64 = 2 + THREADS;
+/// The last state that a change was begun to, and the last that was answered; behind them, for each thread,
+/// the last that it has seen.
+const BEGUN: u64 = 0;
+const ANSWERED: u64 = 1;
+const SEEN: u64 = 2;
+
+impl Known {
+    fn open(directory: &Path) -> Self {
+        let path = directory.join("known");
+        let file = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path);
+        let file = file.expect("a file");
+        file.set_len(ALL * WORDS * 8).expect("room");
+        Self(file)
+    }
+
+    fn get(&self, key: u64, word: u64) -> u64 {
+        let mut bytes = [0; 8];
+        self.0.read_exact_at(&mut bytes, (key * WORDS + word) * 8).expect("the word is there");
+        u64::from_le_bytes(bytes)
+    }
+
+    fn set(&self, key: u64, word: u64, value: u64) {
+        self.0.write_all_at(&value.to_le_bytes(), (key * WORDS + word) * 8).expect("it can be written");
+    }
+
+    /// The last state that was answered or seen.
+    fn least(&self, key: u64) -> u64 {
+        (ANSWERED..WORDS).map(|word| self.get(key, word)).max().expect("words")
+    }
+}
+
+fn config(plan: &Plan, directory: &Path) -> Config {
+    let config =
+        Config::at(directory.join("pool")).memory(64 << 20).cache(plan.cache).create(Create::IfMissing);
+    config.huge_pages(false).durability(Durability::Process)
+}
+
+fn key_of(key: u64) -> [u8; 8] {
+    // In no order, so that threads meet in leaves.
+    key.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_be_bytes()
+}
+
+/// Value of a state: at least its number.
+fn value_of(plan: &Plan, state: u64) -> Vec<u8> {
+    let len = match plan.is_bytes {
+        true if state.is_multiple_of(7) => 700,
+        true => 8 + state as usize % 3 * 5,
+        false => 8,
+    };
+    state.to_le_bytes().iter().copied().cycle().take(len).collect()
+}
+
+fn state_of(plan: &Plan, value: &[u8]) -> u64 {
+    let state = u64::from_le_bytes(*value.first_chunk().expect("a state"));
+    assert_eq!(value, value_of(plan, state), "a value of two states");
+    state
+}
+
+fn main() -> ExitCode {
+    if let (Ok(plan), Ok(path)) = (std::env::var(PLAN), std::env::var(PATH)) {
+        let (plan, round) = plan.split_once('/').expect("a plan and a round");
+        let plan = &PLANS[plan.parse::<usize>().expect("a number")];
+        return child(plan, Path::new(&path), round.parse().expect("a number"));
+    }
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let filters: Vec<_> = arguments.iter().filter(|argument| !argument.starts_with('-')).collect();
+    let is_wanted = filters.is_empty() || filters.iter().any(|filter| "killed".contains(filter.as_str()));
+    if arguments.iter().any(|argument| argument == "--list") || !is_wanted {
+        return ExitCode::SUCCESS;
+    }
+    let times = std::env::var("KILLED_TIMES").ok().and_then(|text| text.parse().ok()).unwrap_or(40);
+    for number in 0..PLANS.len() {
+        run(number, times);
+    }
+    println!("test result: ok");
+    ExitCode::SUCCESS
+}
+
+fn run(number: usize, times: u64) {
+    let plan = &PLANS[number];
+    let directory = tempfile::tempdir().expect("temporary directory");
+    let directory = directory.path();
+    let known = Known::open(directory);
+    // A pool whose creator was killed is incomplete, and is to be created anew.
+    Cluster::open(config(plan, directory)).expect("it is created").close().expect("it closes");
+    let (begun, mut recovered, mut records, mut pages) = (Instant::now(), 0, 0, 0);
+    for round in 0..times {
+        let mut command = Command::new(std::env::current_exe().expect("own path"));
+        command.env(PLAN, format!("{number}/{round}")).env(PATH, directory).stdout(Stdio::null());
+        let mut child = command.spawn().expect("it starts");
+        // Random lengths, from before the pool is open on.
+        thread::sleep(Duration::from_micros(500 * (round.wrapping_mul(0x9e37_79b9) % 400)));
+        child.kill().expect("it runs");
+        let status = child.wait().expect("it ends");
+        assert!(!status.success() && status.code().is_none(), "{}: {status} in round {round}", plan.name);
+        let cluster = Cluster::open(config(plan, directory)).expect("it can be opened again");
+        if let Some(recovery) = cluster.recovery() {
+            recovered += 1;
+            records += recovery.records;
+            pages += recovery.pages;
+        }
+        check(plan, &known, &index_of(&cluster, plan), round);
+        let report = cluster.check().expect("at rest");
+        assert!(report.is_clean(), "{}, round {round}: {:?}", plan.name, report.violations);
+        cluster.close().expect("it closes");
+    }
+    let states: u64 = (0..ALL).map(|key| known.get(key, BEGUN)).sum();
+    println!(
+        "{}: {times} kills, {recovered} recoveries, {records} records, {pages} pages, {states} states, {:.1?}",
+        plan.name,
+        begun.elapsed()
+    );
+}
+
+fn index_of(cluster: &Cluster, plan: &Plan) -> Index {
+    let options = if plan.is_bytes { IndexOptions::bytes() } else { IndexOptions::fixed(8, 8) };
+    cluster.open_or_create_index("n", &options).expect("it opens")
+}
+
+/// Checks each key, and notes its state as answered.
+fn check(plan: &Plan, known: &Known, index: &Index, round: u64) {
+    let session = index.session().expect("a session");
+    for key in 0..ALL {
+        let (least, most) = (known.least(key), known.get(key, BEGUN));
+        let found = session.get(&key_of(key)).expect("a lookup");
+        let state = match &found {
+            Some(value) => state_of(plan, value),
+            None => least.next_multiple_of(2),
+        };
+        assert!(
+            (least..=most).contains(&state),
+            "{}, round {round}: key {key} is {found:?}, state {state} of {least}..={most}",
+            plan.name
+        );
+        (BEGUN..WORDS).for_each(|word| known.set(key, word, state));
+    }
+}
+
+fn child(plan: &Plan, directory: &Path, round: u64) -> ExitCode {
+    let cluster = Cluster::open(config(plan, directory)).expect("it opens");
+    let index = index_of(&cluster, plan);
+    let directory: PathBuf = directory.to_owned();
+    thread::scope(|scope| {
+        for thread in 0..THREADS {
+            let (index, directory) = (&index, &directory);
+            scope.spawn(move || work(plan, index, &Known::open(directory), thread, round));
+        }
+    });
+    ExitCode::SUCCESS
+}
+
+/// Operates without end.
+fn work(plan: &Plan, index: &Index, known: &Known, thread: u64, round: u64) {
+    let session = index.session().expect("a session");
+    if plan.slots == 1 {
+        let mut random = thread * 7919 + round * 104_729;
+        loop {
+            random = next(random);
+            step(plan, &session, known, thread, random);
+        }
+    }
+    let slots = plan.slots as u64;
+    let result = session.in_flight(plan.slots, |slot, session| async move {
+        let mut random = thread * 7919 + round * 104_729 + slot as u64;
+        loop {
+            random = next(random);
+            // A key belongs to one slot.
+            let own = thread * KEYS + (random >> 20) % (KEYS / slots) * slots + slot as u64;
+            if random >> 60 < 11 {
+                let state = known.get(own, BEGUN) + 1;
+                known.set(own, BEGUN, state);
+                match state % 2 {
+                    1 => drop(session.put(&key_of(own), &value_of(plan, state)).await.expect("a put")),
+                    _ => drop(session.remove(&key_of(own)).await.expect("a removal")),
+                }
+                known.set(own, ANSWERED, state);
+            } else {
+                let key = (random >> 20) % ALL;
+                let found = session.get(&key_of(key)).await.expect("a lookup");
+                see(plan, known, thread, key, found.as_deref());
+            }
+        }
+    });
+    let _: Vec<()> = result.expect("slots");
+}
+
+fn next(state: u64) -> u64 {
+    let z = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    let z = (z ^ z >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    z ^ z >> 27
+}
+
+fn see(plan: &Plan, known: &Known, thread: u64, key: u64, found: Option<&[u8]>) {
+    if let Some(value) = found {
+        let state = state_of(plan, value).max(known.get(key, SEEN + thread));
+        known.set(key, SEEN + thread, state);
+    }
+}
+
+fn step(plan: &Plan, session: &Session, known: &Known, thread: u64, random: u64) {
+    let own = thread * KEYS + (random >> 20) % KEYS;
+    match random >> 60 {
+        0..=9 => {
+            let state = known.get(own, BEGUN) + 1;
+            known.set(own, BEGUN, state);
+            match state % 2 {
+                1 => drop(session.put(&key_of(own), &value_of(plan, state)).expect("a put")),
+                _ => drop(session.remove(&key_of(own)).expect("a removal")),
+            }
+            known.set(own, ANSWERED, state);
+        }
+        10..=14 => {
+            let key = (random >> 20) % ALL;
+            let found = session.get(&key_of(key)).expect("a lookup");
+            see(plan, known, thread, key, found.as_deref());
+        }
+        _ => {
+            let key = key_of((random >> 20) % ALL);
+            let entries = session.range(&key[..]..).take(20).collect::<Result<Vec<_>, _>>().expect("a scan");
+            for (key, value) in entries {
+                let number = u64::from_be_bytes(*key.first_chunk().expect("8 bytes"));
+                // The inverse of the multiplier of `key_of`.
+                let key = number.wrapping_mul(0xf1de_83e1_9937_733d);
+                see(plan, known, thread, key, Some(&value));
+            }
+        }
+    }
+}
