@@ -68,7 +68,7 @@ impl Sherman {
                     fullness += node.entries() as f64 / self.shape.leaf_max() as f64;
                 } else {
                     found.inner_nodes += 1;
-                    let child = |i| node.child(i).map(|child| (child, node.child_fences(i).0));
+                    let child = |i| node.child(i).map(|child| (child, node.child_fences(i).low));
                     below.extend((0..=node.count()).filter_map(child));
                 }
                 (next, low) = (node.sibling(), node.high());

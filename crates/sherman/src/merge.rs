@@ -105,7 +105,7 @@ impl Sherman {
         }
         let left = self.read_locked(ep, pair.left).await?;
         let right = self.read_locked(ep, pair.right).await?;
-        let gone = self.merge_pages(ep, locked, pair, (&left, &right));
+        let gone = self.merge_pages(ep, locked, pair, &left, &right);
         ep.recycle(left);
         ep.recycle(right);
         Ok(gone)
@@ -116,7 +116,8 @@ impl Sherman {
         ep: &E,
         locked: &mut Locked<'_>,
         pair: &Pair,
-        (left_page, right_page): (&PageBuf, &PageBuf),
+        left_page: &PageBuf,
+        right_page: &PageBuf,
     ) -> Option<GlobalAddr> {
         let (parent, left, right) = (self.node(&locked.page), self.node(left_page), self.node(right_page));
         let are_neighbours = !left.is_gone() && !right.is_gone() && left.sibling() == Some(pair.right);

@@ -23,7 +23,11 @@ const GONE: u64 = 4;
 const OCCUPIED: u64 = 1;
 
 /// Low and high fence; `None` is infinite.
-pub(crate) type Fences = (Option<Key>, Option<Key>);
+#[derive(Default)]
+pub(crate) struct Fences {
+    pub low: Option<Key>,
+    pub high: Option<Key>,
+}
 
 /// A node in a buffer.
 #[derive(Clone, Copy)]
@@ -149,6 +153,10 @@ impl<'p> Node<'p> {
         (self.flags() & HIGH_INFINITE == 0).then(|| self.load_key(self.shape.high()))
     }
 
+    pub fn fences(&self) -> Fences {
+        Fences { low: self.low(), high: self.high() }
+    }
+
     /// Whether `key` is below the low fence.
     pub fn is_below(&self, key: &Key) -> bool {
         self.flags() & LOW_INFINITE == 0 && self.compare(self.shape.low(), key).is_gt()
@@ -198,7 +206,7 @@ impl<'p> Node<'p> {
     pub fn child_fences(&self, i: usize) -> Fences {
         let low = i.checked_sub(1).map_or_else(|| self.low(), |before| Some(self.separator(before)));
         let high = if i < self.count() { Some(self.separator(i)) } else { self.high() };
-        (low, high)
+        Fences { low, high }
     }
 
     pub fn separator(&self, i: usize) -> Key {

@@ -99,7 +99,7 @@ impl Sherman {
                     ep.recycle(page);
                     continue;
                 }
-                let step = self.visit_leaf(ep, &node, &bounds, (cursor, range.limit - visited), &mut visit);
+                let step = self.visit_leaf(ep, &node, &bounds, cursor, range.limit - visited, &mut visit);
                 ep.recycle(page);
                 match step {
                     Step::End(count) => return Ok(visited + count),
@@ -169,7 +169,8 @@ impl Sherman {
         ep: &E,
         node: &Node<'_>,
         bounds: &Bounds,
-        (cursor, wanted): (Key, usize),
+        cursor: Key,
+        wanted: usize,
         visit: &mut impl FnMut(&[u8], &[u8]) -> bool,
     ) -> Step {
         let entries = node.occupied().map(|i| (node.leaf_key(i), i));

@@ -266,10 +266,10 @@ impl Sherman {
         let locked = self.lock_node(ep, separator, level).await?;
         let parent = self.node(&locked.page);
         // Covers the leftmost child too, which has no separator here.
-        let is_known = parent.child_fences(parent.child_index(separator)).0 == Some(*separator);
+        let is_known = parent.child_fences(parent.child_index(separator)).low == Some(*separator);
         // If no key of the parent belongs to this compute server, the owner of its keys will reach the new
         // node and link it.
-        let is_ours = self.may_change((parent.low(), parent.high()));
+        let is_ours = self.may_change(parent.fences());
         let found = match is_known || !is_ours {
             true => Ok(InLevel::No),
             false => self.is_in_level(ep, &locked, child, separator).await,

@@ -14,7 +14,7 @@ use crate::anchor::Anchor;
 use crate::error::{Result, ShermanError};
 use crate::index_cache::IndexCache;
 use crate::lock::{Nonces, Queues, Unfinished};
-use crate::node::{Init, Node};
+use crate::node::{Fences, Init, Node};
 use crate::options::{LockPlace, Options, ReadCheck};
 use crate::own::{Own, OwnKeys};
 use crate::shape::{Key, Shape, WORD};
@@ -238,13 +238,13 @@ impl Sherman {
     }
 
     /// Whether a node with these fences belongs to this compute server alone.
-    pub(crate) fn is_own(&self, (low, high): (Option<Key>, Option<Key>)) -> bool {
-        self.own.as_ref().is_some_and(|own| own.has_all(low, high))
+    pub(crate) fn is_own(&self, fences: Fences) -> bool {
+        self.own.as_ref().is_some_and(|own| own.has_all(fences.low, fences.high))
     }
 
     /// Whether this compute server may change a node with these fences.
-    pub(crate) fn may_change(&self, (low, high): (Option<Key>, Option<Key>)) -> bool {
-        self.own.as_ref().is_none_or(|own| own.has_any(low, high))
+    pub(crate) fn may_change(&self, fences: Fences) -> bool {
+        self.own.as_ref().is_none_or(|own| own.has_any(fences.low, fences.high))
     }
 
     /// Rejects keys of other compute servers.

@@ -183,7 +183,7 @@ impl Smart {
         let is_same = slot == place.slot;
         (place.slot, place.is_fresh) = (slot, true);
         if !is_same && !slot.is_frozen() {
-            self.cache.note(key, (place.node, place.branch), place.number, slot);
+            self.cache.note(key, place.node, place.branch, place.number, slot);
         }
         Ok(is_same)
     }

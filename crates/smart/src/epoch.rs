@@ -158,7 +158,9 @@ impl Epochs {
         ep: &E,
         pool: &Pool,
         anchor: &Anchor,
-        (patience_ns, limbo_max, look_every): (Nanos, u64, u64),
+        patience_ns: Nanos,
+        limbo_max: u64,
+        look_every: u64,
     ) -> Result<Self> {
         let slot = pool.slot().ok_or(PoolError::ReadOnly)?;
         let mut free = None;
@@ -375,7 +377,8 @@ impl Epochs {
         &self,
         ep: &E,
         pool: &Pool,
-        (addr, bytes): (GlobalAddr, u64),
+        addr: GlobalAddr,
+        bytes: u64,
     ) -> Result<()> {
         match self.free(ep, pool, &Unlinked { addr, bytes, pinned: 0 }).await {
             Err(error) if !error.is_unreachable() => Err(error),

@@ -27,6 +27,13 @@ struct Made {
     blocks: Vec<Block>,
 }
 
+/// The existing target that a new key parts from: at byte `at` of the key it has `byte`, or ends.
+struct Other {
+    at: usize,
+    byte: Option<u8>,
+    slot: Slot,
+}
+
 /// ART's classes, for nodes that are changed under locks.
 const ART_CLASSES: [u8; 4] = [0, 2, 4, LARGEST];
 
@@ -48,14 +55,15 @@ impl Smart {
                     let reason = "its key does not begin with the bytes that lead there";
                     return Err(SmartError::Corrupt { addr: other.addr, reason }.into());
                 };
-                let (other_byte, other) = (other.key_byte(part), place.slot);
-                self.part(op, key, value, place, (part, other_byte, other)).await
+                let other = Other { at: part, byte: other.key_byte(part), slot: place.slot };
+                self.part(op, key, value, place, other).await
             }
             Spot::Diverges(place, node, at) => {
                 let byte = node.prefix_byte(at);
                 // The old node keeps its prefix bytes, which the new node repeats: operations that still come
                 // by the old slot need them.
-                self.part(op, key, value, place, (at, Some(byte), place.slot)).await
+                let other = Other { at, byte: Some(byte), slot: place.slot };
+                self.part(op, key, value, place, other).await
             }
             Spot::Leaf(..) => Err(Retry::Restart),
         }
@@ -146,15 +154,14 @@ impl Smart {
         Err(self.undo(op.ep, &made.blocks, retry).await)
     }
 
-    /// Adds nodes where `key` and the existing target part: at byte `part`, where the target has
-    /// `other_byte`, or ends.
+    /// Adds nodes where `key` and the existing target part.
     async fn part<E: Endpoint>(
         &self,
         op: &Op<'_, E>,
         key: &[u8],
         value: &[u8],
         place: Place,
-        other: (usize, Option<u8>, Slot),
+        other: Other,
     ) -> Attempt<()> {
         let (leaf, block) = self.new_leaf(op, key, value, 0).await?;
         let mut blocks = vec![block];
@@ -173,12 +180,12 @@ impl Smart {
         ep: &E,
         key: &[u8],
         place: &Place,
-        (part, other_byte, other): (usize, Option<u8>, Slot),
+        other: Other,
         leaf: Slot,
         blocks: &mut Vec<Block>,
     ) -> Result<Slot> {
-        let mut last = NewNode { branch: part, prefix: Vec::new(), end: Slot::EMPTY, slots: Vec::new() };
-        for (byte, slot) in [(other_byte, other), (key.get(part).copied(), leaf)] {
+        let mut last = NewNode { branch: other.at, prefix: Vec::new(), end: Slot::EMPTY, slots: Vec::new() };
+        for (byte, slot) in [(other.byte, other.slot), (key.get(other.at).copied(), leaf)] {
             match byte {
                 Some(byte) => last.slots.push(slot.with_byte(byte)),
                 None => last.end = slot.with_byte(0),

@@ -200,7 +200,7 @@ impl Smart {
             }
             Hold::Own => {
                 tail.words.push(version);
-                self.write_own(op, leaf.addr, (tail.at, &tail.words)).await?;
+                self.write_own(op, leaf.addr, tail.at, &tail.words).await?;
             }
         }
         Ok(true)
@@ -231,7 +231,7 @@ impl Smart {
             let (hold, leaf) = self.hold(op, place, leaf, key).await?;
             match hold {
                 Hold::Table(lock) => self.write_unlock(op, lock, leaf.rear_at(), &[gone]).await?,
-                _ => self.write_own(op, leaf.addr, (leaf.rear_at(), &[gone])).await?,
+                _ => self.write_own(op, leaf.addr, leaf.rear_at(), &[gone]).await?,
             }
             return Ok(());
         }
@@ -276,7 +276,8 @@ impl Smart {
         &self,
         op: &Op<'_, E>,
         at: GlobalAddr,
-        (expected, new): (u64, u64),
+        expected: u64,
+        new: u64,
         writer: Writer,
     ) -> Result<u64> {
         match op.ep.compare_swap(at, expected, new).await {
@@ -316,14 +317,14 @@ impl Smart {
         let before = if place.is_own {
             self.swap_own(op, place, new).await?
         } else if self.anchor.techniques.lock_free_nodes {
-            self.swap_word(op, place.at, (seen, new.raw()), writer).await?
+            self.swap_word(op, place.at, seen, new.raw(), writer).await?
         } else {
             self.swap_locked(op, place, new).await?
         };
         if before != seen {
             return Ok(Err(Slot::from_raw(before)));
         }
-        self.cache.note(key, (place.node, place.branch), place.number, new);
+        self.cache.note(key, place.node, place.branch, place.number, new);
         Ok(Ok(()))
     }
 
@@ -331,7 +332,7 @@ impl Smart {
         let _lock = self.lock_own(op, place.node).await?;
         let before = op.ep.read_word(place.at).await?;
         if before == place.slot.raw() {
-            self.write_own(op, place.node, (place.at, &[new.raw()])).await?;
+            self.write_own(op, place.node, place.at, &[new.raw()]).await?;
         }
         Ok(before)
     }

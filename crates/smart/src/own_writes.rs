@@ -34,7 +34,8 @@ impl Smart {
         &self,
         op: &Op<'_, E>,
         of: GlobalAddr,
-        (at, words): (GlobalAddr, &[u64]),
+        at: GlobalAddr,
+        words: &[u64],
     ) -> Result<()> {
         let write = OwnWrite { of, at, words: words.into() };
         let mut may_be_there = false;

@@ -211,7 +211,7 @@ impl Smart {
         if is_own {
             let _lock = self.lock_own(op, addr).await?;
             let words = read().await?;
-            return Ok(self.write_own(op, addr, (slot_addr(addr, 0), &words)).await?);
+            return Ok(self.write_own(op, addr, slot_addr(addr, 0), &words).await?);
         }
         let lock = self.lock_word(op, addr.add(LOCK_AT)).await?;
         match read().await {

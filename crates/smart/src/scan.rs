@@ -11,7 +11,7 @@
 //! throughout.
 
 use std::collections::VecDeque;
-use std::ops::Bound;
+use std::ops::{Bound, RangeBounds};
 use std::pin::pin;
 use std::task::Poll;
 
@@ -113,7 +113,7 @@ fn behind(path: &[u8]) -> Option<Vec<u8>> {
 }
 
 impl Smart {
-    /// Passes the entries between two bounds to `visit`, in ascending order, each once, until it returns
+    /// Passes the entries in a range of keys to `visit`, in ascending order, each once, until it returns
     /// `false` or has got `limit`; returns how many it was given.
     ///
     /// # Errors
@@ -121,11 +121,11 @@ impl Smart {
     pub async fn scan<E: Endpoint>(
         &self,
         ep: &E,
-        (low, high): (Bound<&[u8]>, Bound<&[u8]>),
+        range: impl RangeBounds<[u8]>,
         limit: usize,
         mut visit: impl FnMut(&[u8], &[u8]) -> bool,
     ) -> Result<usize> {
-        let mut rest = Rest { low: low.map(<[u8]>::to_vec), high };
+        let mut rest = Rest { low: range.start_bound().map(<[u8]>::to_vec), high: range.end_bound() };
         let mut visited = 0;
         while visited < limit {
             let wanted = (limit - visited).min(ENTRIES_AT_ONCE);

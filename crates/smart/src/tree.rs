@@ -117,8 +117,8 @@ impl Smart {
         config.check()?;
         let mut anchor = Anchor::open(ep, config.anchor, config.techniques).await?;
         anchor.techniques = config.techniques;
-        let waits = (config.patience_ns, config.limbo_bytes, config.look_every);
-        let epochs = Epochs::join(ep, &pool, &anchor, waits).await?;
+        let SmartConfig { patience_ns, limbo_bytes, look_every, .. } = config;
+        let epochs = Epochs::join(ep, &pool, &anchor, patience_ns, limbo_bytes, look_every).await?;
         Ok(Self {
             pool,
             cache: RadixCache::new(config.cache_bytes, config.cache_policy),
@@ -270,8 +270,8 @@ impl Smart {
 
     /// Frees blocks to which nothing leads.
     pub(crate) async fn discard<E: Endpoint>(&self, ep: &E, blocks: &[Block]) -> Result<()> {
-        for &block in blocks {
-            self.epochs.discard(ep, &self.pool, block).await?;
+        for &(addr, bytes) in blocks {
+            self.epochs.discard(ep, &self.pool, addr, bytes).await?;
         }
         Ok(())
     }

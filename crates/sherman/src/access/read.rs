@@ -16,7 +16,7 @@ use crate::check::Verdict;
 use crate::defect::Defect;
 use crate::error::{Attempt, Result, Retry, ShermanError};
 use crate::index_cache::{Copy, child_of};
-use crate::node::Node;
+use crate::node::{Fences, Node};
 use crate::options::ReadCheck;
 use crate::shape::Key;
 use crate::tree::{NO_LEVEL, Sherman};
@@ -276,7 +276,7 @@ impl Sherman {
     }
 
     fn root_place(&self) -> Place {
-        Place { addr: self.anchor.root, via: None, is_own: self.is_own((None, None)) }
+        Place { addr: self.anchor.root, via: None, is_own: self.is_own(Fences::default()) }
     }
 
     fn child_place(&self, node: &Node<'_>, key: &Key, addr: GlobalAddr) -> Result<Place> {
@@ -327,7 +327,7 @@ impl Sherman {
             ep.charge(Work::NodeSearch);
             let node = self.node(&page);
             self.note_root(&node, addr);
-            let is_own_now = self.is_own((node.low(), node.high()));
+            let is_own_now = self.is_own(node.fences());
             match self.belongs(&node, key, Some(level)) {
                 _ if defect(Defect::SkipLockedFenceCheck) && node.level() == level && !node.is_gone() => {
                     return Ok(Locked { held, addr, page, is_own, is_unlinked });

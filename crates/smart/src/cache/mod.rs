@@ -181,7 +181,7 @@ impl RadixCache {
     }
 
     /// Records this compute server's change of a slot of `node`, whose branch is byte `branch` of `key`.
-    pub fn note(&self, key: &[u8], (node, branch): (GlobalAddr, usize), number: usize, slot: Slot) {
+    pub fn note(&self, key: &[u8], node: GlobalAddr, branch: usize, number: usize, slot: Slot) {
         self.with_unit(key, node, branch, |unit| match unit.slots.get(number) {
             Some(word) => {
                 word.store(slot.raw(), Relaxed);
