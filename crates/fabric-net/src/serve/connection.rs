@@ -90,7 +90,7 @@ impl From<io::Error> for End {
 
 impl<T: Default> Connection<T> {
     /// Creates the connection of a client that was just admitted.
-    pub(super) fn new((number, serial): (usize, u64), arrival: Arrival, core: &Core) -> Self {
+    pub(super) fn new(number: usize, serial: u64, arrival: Arrival, core: &Core) -> Self {
         let Arrival { stream, peer, client } = arrival;
         Self {
             number,

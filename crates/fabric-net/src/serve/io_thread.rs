@@ -222,7 +222,7 @@ impl<S: Service> IoThread<S> {
         };
         let data = EventData::new_u64(number as u64);
         let added = epoll::add(&self.epoll, &arrival.stream, data, EventFlags::IN);
-        self.connections[number] = Some(Connection::new((number, self.had), arrival, &self.shared.core));
+        self.connections[number] = Some(Connection::new(number, self.had, arrival, &self.shared.core));
         self.had += 1;
         if let Err(error) = added {
             self.close(number, &End::Io(error.into()));

@@ -92,7 +92,7 @@ impl Memory {
                     }
                 }
                 Request::Persist { offset, len } if len > PERSIST => {
-                    if self.persist_some((offset, len), persisted, output) {
+                    if self.persist_some(offset, len, persisted, output) {
                         taken += used;
                     }
                     break Ok(Pause::Turn);
@@ -117,7 +117,7 @@ impl Memory {
     }
 
     /// Continues a long PERSIST after its first `done` bytes. Returns whether it was answered.
-    fn persist_some(&self, (offset, len): (u64, u64), done: &mut u64, out: &mut Vec<u8>) -> bool {
+    fn persist_some(&self, offset: u64, len: u64, done: &mut u64, out: &mut Vec<u8>) -> bool {
         let is_inside = offset.checked_add(len).is_some_and(|end| end <= self.region.bytes());
         // A range that leaves the region is refused as a whole.
         let more = if is_inside { PERSIST.min(len - *done) } else { len };
