@@ -224,7 +224,7 @@ impl Cache {
                 return Ok(());
             }
         }
-        self.finish_and_charge(worker, endpoint, shape, (frame, version), children);
+        self.finish_and_charge(worker, endpoint, shape, frame, version, children);
         Ok(())
     }
 
@@ -234,7 +234,8 @@ impl Cache {
         worker: &CacheWorker,
         endpoint: &E,
         shape: impl NodeShape,
-        (frame, version): (FrameRef<'_>, Version),
+        frame: FrameRef<'_>,
+        version: Version,
         children: Children,
     ) {
         let (addr, parent) = (GlobalAddr::from_raw(frame.addr()), frame.parent());

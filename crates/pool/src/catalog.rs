@@ -442,7 +442,7 @@ impl Pool {
             let at = *at.insert(self.alloc(ep, PLACEMENT, RECORD_BYTES).await?);
             let block = RecordBlock::new(record, values);
             RecordBlock::twin(at, self.id()).write_first(ep, block.version, &block.encode()).await?;
-            self.link(ep, (hash_of(&block.name), at)).await
+            self.link(ep, hash_of(&block.name), at).await
         };
         match entered.await {
             Ok(()) => Ok(()),
@@ -491,16 +491,16 @@ impl Pool {
     }
 
     /// Links a record from the first directory with room, or else from a new one.
-    async fn link<E: Endpoint>(&self, ep: &E, entry: (u64, GlobalAddr)) -> Result<()> {
+    async fn link<E: Endpoint>(&self, ep: &E, hash: u64, record: GlobalAddr) -> Result<()> {
         let mut directories = self.directories(ep).await?;
         if let Some(directory) = directories.iter_mut().find(|directory| directory.entries.len() < ENTRIES) {
-            directory.entries.push(entry);
+            directory.entries.push((hash, record));
             return self.replace_directory(ep, directory).await;
         }
         let mut head = self.read_head(ep).await?;
         let at = self.alloc(ep, PLACEMENT, DIRECTORY_BYTES).await?;
         let linked = async {
-            self.write_new_directory(ep, &mut Directory::new(at, head.first, vec![entry])).await?;
+            self.write_new_directory(ep, &mut Directory::new(at, head.first, vec![(hash, record)])).await?;
             head.first = at;
             self.replace_head(ep, &mut head).await
         };
