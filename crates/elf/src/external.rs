@@ -197,7 +197,7 @@ impl ExternalBuild {
             budget.fan_in = (budget.fan_in / 2).max(2);
         }
         let sorted = sorted.reduce(&budget, &options.directory)?;
-        let (shape, directory) = ((order.as_slice(), &options.build), options.directory.as_path());
+        let (build, directory) = (&options.build, options.directory.as_path());
         let mut pieces = sorted.pieces(&budget);
         let trees = (outputs.len() as u64).min(rows).max(1);
         let cut = |tree: u64| (u128::from(rows) * u128::from(tree.min(trees)) / u128::from(trees)) as u64;
@@ -205,9 +205,9 @@ impl ExternalBuild {
         for (tree, output) in (0..).zip(outputs) {
             let piece = cut(tree + 1) - cut(tree);
             headers.push(match layout {
-                LayoutKind::Linear => linear::write(&mut pieces, piece, shape, (&budget, directory), output),
+                LayoutKind::Linear => linear::write(&mut pieces, piece, &order, build, directory, output),
                 LayoutKind::Columnar => {
-                    columnar::write(&mut pieces, (piece, rows, &maxima), shape, &budget, output)
+                    columnar::write(&mut pieces, piece, rows, &maxima, &order, build, output)
                 }
             }?);
         }

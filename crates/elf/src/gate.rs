@@ -180,7 +180,7 @@ impl Gate {
                 let crew = Crew::for_work(threads, rest_ns, self.divide_ns);
                 let places = judge.places();
                 let mut allows = |work: &Work| judge.allows(work);
-                walk = Rest::new(layout, query.filter, path, work, (places, crew.threads), &mut allows)
+                walk = Rest::new(layout, query.filter, path, work, places, crew.threads, &mut allows)
                     .walk(crew, sink);
             }
             if walk == Walk::Complete {

@@ -7,7 +7,6 @@
 use std::io::{Read, Seek, Write};
 use std::ops::Range;
 
-use super::budget::Budget;
 use super::merge::{Merge, Pieces};
 use super::pages::{Cursor, Pages};
 use super::scratch::Target;
@@ -221,14 +220,17 @@ impl<F: Read + Write + Seek> Nodes for Writer<F> {
 /// the empty `output`.
 pub(super) fn write<F: Read + Write + Seek>(
     pieces: &mut Pieces<'_>,
-    (rows, id_bound, maxima): (u64, u64, &[u32]),
-    (order, options): (&[usize], &BuildOptions),
-    budget: &Budget,
+    rows: u64,
+    id_bound: u64,
+    maxima: &[u32],
+    order: &[usize],
+    options: &BuildOptions,
     output: F,
 ) -> Result<Header> {
+    let (levels, budget) = (pieces.levels(), pieces.budget());
     let pointer_bytes = pointer_bytes(rows, id_bound, options.width)?;
     let bucket_rows = usize::try_from(rows).unwrap_or(usize::MAX).min(options.bucket_rows as usize);
-    let (levels, window_rows) = (pieces.levels(), budget.window_rows(bucket_rows)?);
+    let window_rows = budget.window_rows(bucket_rows)?;
     let counts = {
         let mut preview = pieces.preview(rows)?;
         traverse(Window::new(&mut preview, levels, window_rows), bucket_rows, &mut Ignore)?

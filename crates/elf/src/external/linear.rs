@@ -238,11 +238,12 @@ fn put_words<F: Read + Write + Seek>(pages: &mut Pages<F>, cursor: &mut Cursor, 
 pub(super) fn write<F: Read + Write + Seek>(
     pieces: &mut Pieces<'_>,
     rows: u64,
-    (order, options): (&[usize], &BuildOptions),
-    (budget, directory): (&Budget, &Path),
+    order: &[usize],
+    options: &BuildOptions,
+    directory: &Path,
     output: F,
 ) -> Result<Header> {
-    let levels = pieces.levels();
+    let (levels, budget) = (pieces.levels(), pieces.budget());
     let buffer = budget.list_pages().1;
     let measured = Measure::new(levels, budget, directory)?.run(pieces.preview(rows)?, buffer)?;
     let sizes = measured.sizes;

@@ -57,6 +57,10 @@ impl<'a> Pieces<'a> {
         self.sorted.levels
     }
 
+    pub(super) fn budget(&self) -> &'a Budget {
+        self.budget
+    }
+
     fn open(&self) -> Result<Merge<'a>> {
         self.sorted.merge(&self.sorted.runs, self.budget)
     }

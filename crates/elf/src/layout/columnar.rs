@@ -731,7 +731,7 @@ impl<B: AsRef<[u8]>> ElfLayout for Columnar<B> {
 
     fn extents(&self, filter: &Filter) -> Vec<Range<u64>> {
         let (number, matching) = self.leading(filter);
-        Region::below(self, (number, &matching), number + 1).extents
+        Region::below(self, number, &matching, number + 1).extents
     }
 
     /// Below the matching entries of the leading conditions, nothing is excluded before the next condition: every
@@ -743,7 +743,7 @@ impl<B: AsRef<[u8]>> ElfLayout for Columnar<B> {
         }
         let (leading, matching) = self.leading(filter);
         let Some(&next) = filter.constrained_from(leading + 1).first() else { return least };
-        let region = Region::below(self, (leading, &matching), next + 1);
+        let region = Region::below(self, leading, &matching, next + 1);
         for number in leading..next {
             // The lists are as frequent as on the whole level: counting them would take a visit.
             let entries = self.sections.levels[number].entries.max(1) as u64;

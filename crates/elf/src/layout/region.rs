@@ -29,13 +29,14 @@ impl Region {
             return Self { extents: Vec::new(), entries: vec![0; levels], strip_rows: vec![0; levels] };
         }
         let (leading, matching) = columnar.leading(filter);
-        Self::below(columnar, (leading, &matching), filter.depth())
+        Self::below(columnar, leading, &matching, filter.depth())
     }
 
     /// Computes the region below the `matching` entries of the `leading` level, down to the level before `end`.
     pub(super) fn below<B: AsRef<[u8]>>(
         columnar: &Columnar<B>,
-        (leading, matching): (usize, &[Range<usize>]),
+        leading: usize,
+        matching: &[Range<usize>],
         end: usize,
     ) -> Self {
         let levels = columnar.order().len();

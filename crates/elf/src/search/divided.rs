@@ -60,7 +60,8 @@ impl<'f, L: ElfLayout + Sync> Rest<'f, L> {
         filter: &'f Filter,
         path: Path<L::Cursor, L::Leaf>,
         work: Work,
-        (size, threads): (u64, usize),
+        size: u64,
+        threads: usize,
         judge: &'f mut Judge<'f>,
     ) -> Self {
         let tasks = TASKS_PER_THREAD.saturating_mul(threads as u64);
