@@ -69,7 +69,8 @@ impl Image {
 
     /// READs the manifest, the head and the upper levels of an image.
     pub async fn load<E: Endpoint>(
-        (ep, pool): (&E, &Pool),
+        ep: &E,
+        pool: &Pool,
         image: &Stamped,
         options: &ReadOptions,
         cost: &mut Cost,

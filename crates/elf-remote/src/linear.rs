@@ -163,7 +163,8 @@ impl Spans {
         span: &Span,
         words: &[U32],
         filter: &Filter,
-        (below, paths): (&mut Vec<Span>, &mut Paths),
+        below: &mut Vec<Span>,
+        paths: &mut Paths,
     ) -> Attempt<Seen> {
         let entry_words = 1 + self.pointer_words;
         if span.level >= self.columns {
@@ -206,7 +207,8 @@ impl Spans {
         span: &Span,
         words: &[U32],
         filter: &Filter,
-        (out, paths): (&mut Receiver<'_, S>, &Paths),
+        out: &mut Receiver<'_, S>,
+        paths: &Paths,
     ) -> Attempt<Seen> {
         let words = &words[..words.len().min((span.end - span.at) as usize)];
         let values = self.columns.saturating_sub(span.level);
@@ -302,7 +304,7 @@ impl Spans {
             let spans = self.open_first(&self.cached, filter, &mut search.paths)?;
             // MonoLists are not cached, so nothing is found yet.
             let mut out = Receiver::<Count>::new(None);
-            self.look(spans, &Parts::default(), filter, (&mut search, &mut out))?;
+            self.look(spans, &Parts::default(), filter, &mut search, &mut out)?;
         }
         Ok(search)
     }
@@ -313,15 +315,16 @@ impl Spans {
         mut spans: Vec<Span>,
         fetched: &Parts,
         filter: &Filter,
-        (search, out): (&mut Search, &mut Receiver<'_, S>),
+        search: &mut Search,
+        out: &mut Receiver<'_, S>,
     ) -> Attempt<u64> {
         let mut compared = 0;
         while let Some(span) = spans.pop() {
             let words = self.words(span.at, fetched);
             let from = spans.len();
             let seen = match span.is_mono {
-                true => self.open_mono(&span, words, filter, (&mut *out, &search.paths))?,
-                false => self.open_list(&span, words, filter, (&mut spans, &mut search.paths))?,
+                true => self.open_mono(&span, words, filter, out, &search.paths)?,
+                false => self.open_list(&span, words, filter, &mut spans, &mut search.paths)?,
             };
             spans[from..].reverse();
             compared += u64::from(span.is_mono && matches!(seen, Seen::Done));
@@ -364,7 +367,7 @@ impl Spans {
         if !search.is_begun {
             let first = self.fetch_first(fetch, filter).await?;
             let spans = self.open_first(&first, filter, &mut search.paths)?;
-            fetch.cost.rows_compared += self.look(spans, &Parts::default(), filter, (&mut search, out))?;
+            fetch.cost.rows_compared += self.look(spans, &Parts::default(), filter, &mut search, out)?;
         }
         let mut missing: Vec<Span> = Vec::new();
         loop {
@@ -385,7 +388,7 @@ impl Spans {
             if !kept.is_empty() {
                 copies.sort();
                 kept.reverse();
-                fetch.cost.rows_compared += self.look(kept, &copies, filter, (&mut search, out))?;
+                fetch.cost.rows_compared += self.look(kept, &copies, filter, &mut search, out)?;
                 continue;
             }
             if missing.is_empty() {
@@ -406,7 +409,7 @@ impl Spans {
             self.offer(fetch, &spans, &fetched);
             spans.reverse();
             // 3. All that can be done with them.
-            let compared = self.look(spans, &fetched, filter, (&mut search, out))?;
+            let compared = self.look(spans, &fetched, filter, &mut search, out)?;
             fetch.charge(Work::Entries { count: compared as usize });
             fetch.cost.rows_compared += compared;
         }
@@ -489,12 +492,8 @@ impl Spans {
         let fetched = fetch.read(places.clone()).await?;
         let mut below = Vec::new();
         for span in spans {
-            let seen = self.open_list(
-                span,
-                self.words(span.at, &fetched),
-                all,
-                (&mut below, &mut Paths::default()),
-            )?;
+            let seen =
+                self.open_list(span, self.words(span.at, &fetched), all, &mut below, &mut Paths::default())?;
             if let Seen::Needs(_) = seen {
                 return Err(self.damage(span.at, "a list has no end"));
             }

@@ -68,8 +68,8 @@ impl Publisher {
         let _ = self.reclaim(ep).await;
         let mut unpublished = switcher.limbo.begin();
         let (source, id_bound) = (Source::Bytes(elf.bytes()), elf.id_bound());
-        let (place, image) = ((ep, &switcher.pool), NewImage { source, id_bound, home: self.options.home });
-        let written = write_image(place, image, &self.options, &mut unpublished).await;
+        let image = NewImage { source, id_bound, home: self.options.home };
+        let written = write_image(ep, &switcher.pool, image, &self.options, &mut unpublished).await;
         let (image, bytes) = match written {
             Ok(written) => written,
             Err(error) => return switcher.discard(ep, unpublished.take(), error).await,
@@ -80,7 +80,7 @@ impl Publisher {
                 Err(error) => return switcher.discard(ep, unpublished.take(), error).await,
             };
             let new = unpublished.take();
-            match switcher.switch(ep, record, (Kind::Image, image), new, old).await? {
+            match switcher.switch(ep, record, Kind::Image, image, new, old).await? {
                 Switched::To(version) => return Ok(Published { version, bytes }),
                 Switched::Stale(new) => {
                     unpublished = switcher.limbo.begin();

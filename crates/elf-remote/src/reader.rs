@@ -25,7 +25,7 @@ impl Version for Image {
         root: &Stamped,
         _known: Option<&Self>,
     ) -> Attempt<Self> {
-        Image::load((reads.ep, reads.pool), root, reads.options, &mut reads.cost).await
+        Image::load(reads.ep, reads.pool, root, reads.options, &mut reads.cost).await
     }
 }
 

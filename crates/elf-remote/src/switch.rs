@@ -64,7 +64,8 @@ impl Switcher {
         &self,
         ep: &E,
         record: IndexRecord,
-        (kind, target): (Kind, Stamped),
+        kind: Kind,
+        target: Stamped,
         new: Batch,
         old: Batch,
     ) -> Result<Switched> {
@@ -91,7 +92,8 @@ impl Switcher {
     pub async fn enter<E: Endpoint>(
         &self,
         ep: &E,
-        (kind, target): (Kind, Stamped),
+        kind: Kind,
+        target: Stamped,
         node_size: u32,
         new: Batch,
     ) -> Result<u64> {

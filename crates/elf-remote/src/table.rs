@@ -119,7 +119,7 @@ impl Run {
                 list_cache.map(|lists| ListCacheOptions { bytes: part_of(lists.bytes), ..lists });
             let cache_bytes = part_of(reads.options.cache_bytes);
             let options = ReadOptions { cache_bytes, list_cache, ..*reads.options };
-            trees.push(Image::load((reads.ep, reads.pool), &tree.image, &options, &mut reads.cost).await?);
+            trees.push(Image::load(reads.ep, reads.pool, &tree.image, &options, &mut reads.cost).await?);
         }
         Ok(Self { trees, dictionaries: Mutex::new(Arc::new(Dictionaries::none(columns)?)) })
     }

@@ -153,17 +153,19 @@ impl TableWriter {
                 Ok((_, target)) => target,
                 Err(error) => return draft.discard(error).await,
             };
-            let target = (Kind::Table, target);
+            let (switcher, kind) = (&self.switcher, Kind::Table);
             match record {
-                Some(record) => match self.switcher.switch(ep, record, target, draft.take(), old).await? {
+                Some(record) => match switcher.switch(ep, record, kind, target, draft.take(), old).await? {
                     Switched::To(version) => return Ok(version),
                     Switched::Stale(new) => draft.reject(new),
                 },
-                None => match self.switcher.enter(ep, target, self.publish.piece_bytes, draft.take()).await {
-                    // Another process was faster.
-                    Err(RemoteError::Pool(PoolError::IndexExists { .. })) if replace => {}
-                    entered => return entered,
-                },
+                None => {
+                    match switcher.enter(ep, kind, target, self.publish.piece_bytes, draft.take()).await {
+                        // Another process was faster.
+                        Err(RemoteError::Pool(PoolError::IndexExists { .. })) if replace => {}
+                        entered => return entered,
+                    }
+                }
             }
         }
         Err(self.kept_losing())
@@ -477,7 +479,7 @@ impl TableWriter {
         let next = Descriptor { stamp: ep.random(), id_bound, spec: descriptor.spec.clone(), parts };
         let target = draft.describe(&next).await?;
         let old = self.replaced(ep, root, &descriptor, &next).await?;
-        match self.switcher.switch(ep, record, (Kind::Table, target), draft.take(), old).await? {
+        match self.switcher.switch(ep, record, Kind::Table, target, draft.take(), old).await? {
             Switched::To(_) => Ok(Some(result)),
             Switched::Stale(new) => {
                 draft.reject(new);

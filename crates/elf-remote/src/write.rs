@@ -72,7 +72,8 @@ pub(crate) struct NewImage<'a> {
 /// Writes an image and its manifest; returns the image, and the bytes of its blocks. All blocks are in
 /// `unpublished`, also after an error.
 pub(crate) async fn write_image<E: Endpoint>(
-    (ep, pool): (&E, &Pool),
+    ep: &E,
+    pool: &Pool,
     image: NewImage<'_>,
     options: &PublishOptions,
     unpublished: &mut Unpublished<'_>,
@@ -83,7 +84,7 @@ pub(crate) async fn write_image<E: Endpoint>(
     let block_bytes = stored.next_power_of_two().min(pool.max_block());
     let mut manifest = Manifest::new(ep.random(), len, id_bound, piece_bytes, block_bytes);
     let blocks_before = unpublished.batch.blocks.len();
-    allocate((ep, pool), options.stripe_bytes, home, &mut manifest, unpublished).await?;
+    allocate(ep, pool, options.stripe_bytes, home, &mut manifest, unpublished).await?;
     write_pieces(ep, &manifest, &source).await?;
     let placement = Placement::Prefer(MemoryServerId(0));
     let value = pool.put_value(ep, placement, &manifest.encode()).await?;
@@ -95,7 +96,8 @@ pub(crate) async fn write_image<E: Endpoint>(
 /// Allocates the extents of an image: at home, and without a home or room there on all active memory servers in
 /// turn.
 async fn allocate<E: Endpoint>(
-    (ep, pool): (&E, &Pool),
+    ep: &E,
+    pool: &Pool,
     stripe_bytes: u64,
     mut home: Option<MemoryServerId>,
     manifest: &mut Manifest,

@@ -76,12 +76,12 @@ impl<'w, E: Endpoint> Draft<'w, E> {
     /// Writes a part without deleted rows.
     pub async fn part(&mut self, part: NewPart<'_>) -> Result<PartRef> {
         let NewPart { trees: new, dictionaries, rows, first_id, id_bound } = part;
-        let place = (self.ep, &self.switcher.pool);
+        let pool = &self.switcher.pool;
         let homes = self.homes(new.len());
         let mut trees = Vec::with_capacity(new.len());
         for (&NewTree { image: source, rows }, home) in new.iter().zip(homes) {
             let image = NewImage { source, id_bound, home };
-            let (image, _) = write_image(place, image, self.options, &mut self.unpublished).await?;
+            let (image, _) = write_image(self.ep, pool, image, self.options, &mut self.unpublished).await?;
             trees.push(TreeRef { rows, image_bytes: source.len()?, image });
         }
         let mut columns = Vec::with_capacity(dictionaries.len());
