@@ -66,7 +66,8 @@ impl Batch {
     /// A batch of the requests at the front of `input`: the round `jobs` of a connection whose client has
     /// entered its gate with `pass`.
     pub fn new(
-        (number, serial): (usize, u64),
+        number: usize,
+        serial: u64,
         input: &[u8],
         jobs: &[crate::round::Job<'_>],
         pass: Pass,
@@ -223,9 +224,9 @@ mod tests {
     fn batch(client: &Client, requests: &[Request<'_>]) -> Batch {
         let mut bytes = Vec::new();
         requests.iter().for_each(|request| request.encode(&mut bytes));
-        let jobs = gather(&bytes, (MAX, 100), |_| Ok(())).expect("they are requests");
+        let jobs = gather(&bytes, MAX, 100, |_| Ok(())).expect("they are requests");
         assert_eq!(jobs.len(), requests.len());
-        Batch::new((3, 4), &bytes, &jobs, client.gate.pass().expect("it is open"), Instant::now())
+        Batch::new(3, 4, &bytes, &jobs, client.gate.pass().expect("it is open"), Instant::now())
     }
 
     fn client() -> (Clients, Client) {

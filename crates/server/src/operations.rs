@@ -224,12 +224,12 @@ impl Operations {
         let (client, state) = connection.client();
         let Some(pass) = client.gate.pass() else { return connection.end(End::Fenced) };
         let admit = |request: &Request<'_>| self.admit(state, request);
-        match gather(connection.input(), (self.body_max, share), admit) {
+        match gather(connection.input(), self.body_max, share, admit) {
             Ok(jobs) if jobs.is_empty() => {}
             Ok(jobs) => {
-                let name = (connection.number(), connection.serial());
-                worker.flight.begin(Batch::new(name, connection.input(), &jobs, pass, since));
-                worker.busy.insert(connection.serial());
+                let (number, serial) = (connection.number(), connection.serial());
+                worker.flight.begin(Batch::new(number, serial, connection.input(), &jobs, pass, since));
+                worker.busy.insert(serial);
             }
             Err(wrong) => connection.end(End::Malformed(wrong)),
         }

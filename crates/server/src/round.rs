@@ -87,7 +87,8 @@ fn kind_of<'b>(request: &Request<'b>) -> Kind<'b> {
 /// If the first request is malformed or not permitted. Requests before such a one are executed first.
 pub(crate) fn gather<'b>(
     input: &'b [u8],
-    (body_max, limit): (u32, usize),
+    body_max: u32,
+    limit: usize,
     admit: impl Fn(&Request<'b>) -> Result<(), String>,
 ) -> Result<Vec<Job<'b>>, String> {
     let (mut jobs, mut taken, mut keys): (Vec<Job<'b>>, _, _) = (Vec::new(), 0, Keys::default());
@@ -148,7 +149,7 @@ mod tests {
         }
         let (mut rest, mut rounds) = (&bytes[..], Vec::new());
         while !rest.is_empty() {
-            let jobs = gather(rest, (MAX, JOBS_MAX), |_| Ok(())).expect("they are requests");
+            let jobs = gather(rest, MAX, JOBS_MAX, |_| Ok(())).expect("they are requests");
             assert!(!jobs.is_empty());
             rounds.push((jobs.len(), jobs.iter().map(|job| job.same_as).collect()));
             rest = &rest[jobs.iter().map(|job| job.used).sum::<usize>()..];
@@ -182,10 +183,10 @@ mod tests {
         let mut bytes = Vec::new();
         Request::Ping.encode(&mut bytes);
         put_keys(&mut bytes, [&b"a"[..], b"b"].into_iter());
-        let jobs = gather(&bytes, (MAX, JOBS_MAX), |_| Ok(())).expect("they are requests");
+        let jobs = gather(&bytes, MAX, JOBS_MAX, |_| Ok(())).expect("they are requests");
         assert_eq!(jobs.len(), 1);
         let rest = &bytes[jobs[0].used..];
-        let jobs = gather(rest, (MAX, JOBS_MAX), |_| Ok(())).expect("it is a request");
+        let jobs = gather(rest, MAX, JOBS_MAX, |_| Ok(())).expect("it is a request");
         assert_eq!((jobs.len(), jobs[0].op()), (1, Op::MultiGet));
     }
 
@@ -195,14 +196,14 @@ mod tests {
         Request::Get { key: b"a" }.encode(&mut bytes);
         let good = bytes.len();
         bytes.extend([255; 16]);
-        let jobs = gather(&bytes, (MAX, JOBS_MAX), |_| Ok(())).expect("one is a request");
+        let jobs = gather(&bytes, MAX, JOBS_MAX, |_| Ok(())).expect("one is a request");
         assert_eq!(jobs.len(), 1);
-        assert!(gather(&bytes[good..], (MAX, JOBS_MAX), |_| Ok(())).is_err());
+        assert!(gather(&bytes[good..], MAX, JOBS_MAX, |_| Ok(())).is_err());
         let refused = |_: &Request<'_>| Err("no".to_owned());
-        assert_eq!(gather(&bytes, (MAX, JOBS_MAX), refused).err(), Some("no".to_owned()));
+        assert_eq!(gather(&bytes, MAX, JOBS_MAX, refused).err(), Some("no".to_owned()));
         // At most the share of the connection.
         let pings = [&bytes[..good], &bytes[..good]].concat();
-        let jobs = gather(&pings, (MAX, 1), |_| Ok(())).expect("they are requests");
+        let jobs = gather(&pings, MAX, 1, |_| Ok(())).expect("they are requests");
         assert_eq!(jobs.len(), 1);
     }
 }

@@ -229,7 +229,7 @@ impl<'b> Request<'b> {
     pub fn encode(&self, out: &mut Vec<u8>) {
         let (flags, extra, parts) = self.parts();
         let len = parts.iter().map(|part| part.len()).sum();
-        put_header(out, self.op(), flags, len, (parts[0].len(), extra));
+        put_header(out, self.op(), flags, len, parts[0].len(), extra);
         parts.iter().for_each(|part| out.extend_from_slice(part));
     }
 
@@ -257,7 +257,7 @@ impl<'b> Request<'b> {
     }
 }
 
-fn put_header(out: &mut Vec<u8>, op: Op, flags: u8, len: usize, (key_len, extra): (usize, u32)) {
+fn put_header(out: &mut Vec<u8>, op: Op, flags: u8, len: usize, key_len: usize, extra: u32) {
     let header = RequestHeader {
         op: op as u8,
         flags,
@@ -272,7 +272,7 @@ fn put_header(out: &mut Vec<u8>, op: Op, flags: u8, len: usize, (key_len, extra)
 /// Appends a `MultiGet` of `keys`.
 pub fn put_keys<'k>(out: &mut Vec<u8>, keys: impl Iterator<Item = &'k [u8]>) {
     let start = out.len();
-    put_header(out, Op::MultiGet, 0, 0, (0, 0));
+    put_header(out, Op::MultiGet, 0, 0, 0, 0);
     let mut count = 0;
     for key in keys {
         out.put_counted(key);
