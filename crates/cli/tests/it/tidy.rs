@@ -106,6 +106,9 @@ const UNSAFE_FILES: &[(&str, &[&str])] = &[
     ("crates/rt", &[]),
 ];
 
+/// Crates with functions that still take tuples.
+const TUPLES: &[&str] = &["crates/dex", "crates/lab", "crates/sim"];
+
 /// Crates that are programs, not libraries.
 const PROGRAMS: &[&str] = &["crates/cli", "crates/lab-peers", "crates/server"];
 
@@ -366,6 +369,31 @@ fn files_and_functions_are_short() {
         }
     }
     assert_none(wrong);
+}
+
+#[test]
+fn no_parameter_is_a_tuple() {
+    let mut wrong = Vec::new();
+    for source in sources().iter().filter(|source| is_in_src(&source.path)) {
+        if crate_of(&source.path).is_some_and(|home| TUPLES.contains(&home)) {
+            continue;
+        }
+        for (line, name) in source.tuple_parameters() {
+            wrong.push(format!("{}:{line}: a parameter of `{name}` is a tuple", source.path));
+        }
+    }
+    assert_none(wrong);
+}
+
+#[test]
+fn a_parameter_that_is_a_tuple_is_found() {
+    let tuples = "fn one((a, b): (u8, u8)) {}\nfn two<F: Fn(u8) -> u8>(f: F, x: &'a mut (u8, [u8; 2])) {}\n\
+                  trait T {\n    fn three(\n        &self,\n        all @ S::A { .. }: (S,),\n    );\n}\n";
+    let found = Source::new("x.rs".into(), tuples.into()).tuple_parameters();
+    assert_eq!(found, [(1, "one".into()), (2, "two".into()), (4, "three".into())]);
+    let others = "fn one(a: &[(u8, u8)], b: (), c: &(dyn Fn(u8, u8) + Sync)) -> (u8, u8) {}\n\
+                  fn two(f: fn((u8, u8)), g: impl Fn(u8, u8) -> (u8, u8)) {}\n// fn three(a: (u8, u8)) {}\n";
+    assert_eq!(Source::new("x.rs".into(), others.into()).tuple_parameters(), []);
 }
 
 #[test]

@@ -8,12 +8,15 @@ pub struct Source {
     pub path: String,
     pub text: String,
     pub code: String,
+    /// Offsets at which the lines begin.
+    starts: Vec<usize>,
 }
 
 impl Source {
     pub fn new(path: String, text: String) -> Self {
         let code = blank_literals(&text);
-        Self { path, text, code }
+        let starts = std::iter::once(0).chain(code.match_indices('\n').map(|(at, _)| at + 1)).collect();
+        Self { path, text, code, starts }
     }
 
     /// Lines of code before the test module at the end of the file.
@@ -44,23 +47,41 @@ impl Source {
 
     /// First line, name and number of lines of each function with a body.
     pub fn functions(&self) -> Vec<(usize, String, usize)> {
-        let mut found = Vec::new();
-        let starts: Vec<_> =
-            std::iter::once(0).chain(self.code.match_indices('\n').map(|(at, _)| at + 1)).collect();
-        let line = |at: usize| starts.partition_point(|&start| start <= at);
+        let measured = |(at, name, behind): (usize, &str, usize)| {
+            let end = behind + body_end(&self.code[behind..])?;
+            Some((self.line(at), name.to_owned(), self.line(end) - self.line(at) + 1))
+        };
+        self.signatures().filter_map(measured).collect()
+    }
+
+    /// First line and name of each function with a parameter whose type is a tuple or a reference to one.
+    pub fn tuple_parameters(&self) -> Vec<(usize, String)> {
+        let has_one = |behind: usize| {
+            let code = self.code[behind..].trim_start();
+            let generics = code.starts_with('<').then(|| elements(code)).flatten();
+            let parameters = generics.map_or(code, |(_, rest)| rest).trim_start();
+            elements(parameters).is_some_and(|(all, _)| all.into_iter().any(is_tuple))
+        };
+        let found = self.signatures().filter(|&(.., behind)| has_one(behind));
+        found.map(|(at, name, _)| (self.line(at), name.to_owned())).collect()
+    }
+
+    /// Offset and name of each function, and the offset behind its name.
+    fn signatures(&self) -> impl Iterator<Item = (usize, &str, usize)> {
         let mut from = 0;
-        while let Some(at) = find_word(&self.code[from..], "fn").map(|at| from + at) {
+        let next = move || {
+            let at = from + find_word(&self.code[from..], "fn")?;
             from = at + 2;
             let rest = self.code[from..].trim_start();
-            let name: String = rest.chars().take_while(|c| c.is_alphanumeric() || *c == '_').collect();
-            if name.is_empty() {
-                continue;
-            }
-            if let Some(end) = body_end(&self.code[from..]) {
-                found.push((line(at), name, line(from + end) - line(at) + 1));
-            }
-        }
-        found
+            let len = rest.find(|c: char| !c.is_alphanumeric() && c != '_').unwrap_or(rest.len());
+            Some((at, &rest[..len], self.code.len() - rest.len() + len))
+        };
+        std::iter::from_fn(next).filter(|(_, name, _)| !name.is_empty())
+    }
+
+    /// Number of the line with an offset.
+    fn line(&self, at: usize) -> usize {
+        self.starts.partition_point(|&start| start <= at)
     }
 
     /// Number of text lines of the `//!` header.
@@ -106,6 +127,42 @@ fn body_end(code: &str) -> Option<usize> {
         }
     }
     None
+}
+
+/// Elements of the list in brackets that `code` begins with, and the code behind it; `None` without a list.
+fn elements(code: &str) -> Option<(Vec<&str>, &str)> {
+    let (mut found, mut from, mut depth, mut before) = (Vec::new(), 1, 0_i32, ' ');
+    for (at, c) in code.char_indices() {
+        match c {
+            '(' | '[' | '{' | '<' => depth += 1,
+            '>' if matches!(before, '-' | '=') => {}
+            ')' | ']' | '}' | '>' => depth -= 1,
+            _ => {}
+        }
+        if depth < 1 && at == 0 {
+            return None;
+        }
+        if depth == 0 || (depth == 1 && c == ',') {
+            found.push(&code[from..at]);
+            from = at + 1;
+        }
+        if depth == 0 {
+            return Some((found, &code[from..]));
+        }
+        before = c;
+    }
+    None
+}
+
+/// Whether the type of a parameter is a tuple or a reference to one.
+fn is_tuple(parameter: &str) -> bool {
+    // The pattern may have paths.
+    let parameter = parameter.replace("::", "  ");
+    let Some((_, kind)) = parameter.split_once(':') else { return false };
+    let (front, list) = kind.split_at(kind.find('(').unwrap_or(kind.len()));
+    let refers = |word: &str| word == "mut" || word.starts_with('\'');
+    front.replace('&', " ").split_whitespace().all(refers)
+        && elements(list).is_some_and(|(elements, _)| elements.len() > 1)
 }
 
 /// Replaces comments and the content of literals by blanks.
