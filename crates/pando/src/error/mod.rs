@@ -33,8 +33,9 @@ pub enum Error {
     #[error("{}: {error}", .path.display())]
     CannotOpen { path: PathBuf, error: Box<Error> },
     #[error(
-        "the pool {} was not closed cleanly: {process} ended while it was attached; open it for looking only, save what \
-         can still be read, and create it anew",
+        "the pool {} was not closed cleanly: {process} ended while it was attached; if its indexes have logs, \
+         opening it for writing recovers it; else open it for looking only, save what can still be read, and \
+         create it anew",
         .path.display()
     )]
     NotClosedCleanly { path: PathBuf, process: ProcessIdentity },
