@@ -6,6 +6,8 @@
 //! everything that it has seen. A node is written once the log has everything up to its number and, if its
 //! entries moved, its image. Without a log nothing of this happens.
 
+use std::sync::atomic::Ordering::Relaxed;
+
 use pando_cache::sync::Word;
 use pando_cache::{CacheError, FrameRef, Mark, NodeShape, Swip, Version};
 use pando_fabric::defect::defect;
@@ -90,28 +92,28 @@ pub(crate) fn note_nodes<L: Layout>(
 
 /// Bytes of the remote copy of a latched node. Its children keep their addresses as long as it is latched.
 fn image_of<L: Layout>(tree: &Tree<L>, node: FrameRef<'_>) -> Vec<u8> {
-    let words: Vec<Word> = node.words().iter().map(|word| Word::new(word.load(RELAXED))).collect();
-    words[0].store(0, RELAXED);
+    let words: Vec<Word> = node.words().iter().map(|word| Word::new(word.load(Relaxed))).collect();
+    words[0].store(0, Relaxed);
     for i in 0..tree.layout.child_count(&words) {
         let at = tree.layout.child_word(&words, i);
-        if let Some(child) = Swip::from_raw(words[at].load(RELAXED)).frame() {
-            words[at].store(tree.cache.frame(child).addr(), RELAXED);
+        if let Some(child) = Swip::from_raw(words[at].load(Relaxed)).frame() {
+            words[at].store(tree.cache.frame(child).addr(), Relaxed);
         }
     }
     bytes_of(&words)
 }
 
-const RELAXED: std::sync::atomic::Ordering = std::sync::atomic::Ordering::Relaxed;
-
 fn bytes_of(words: &[Word]) -> Vec<u8> {
-    words.iter().flat_map(|word| word.load(RELAXED).to_le_bytes()).collect()
+    words.iter().flat_map(|word| word.load(Relaxed).to_le_bytes()).collect()
 }
 
 /// Appends the image of a page that no other operation can use meanwhile.
 pub(crate) fn note_page(log: &Log, room: Reservation<'_>, page: &PageBuf, addr: GlobalAddr) -> u64 {
-    let bytes = bytes_of(page.words());
-    let images = vec![Image { page: addr, bytes: &bytes }];
-    log.append(room, &Record::Pages { images, freed: Vec::new() })
+    append_image(log, room, addr, &bytes_of(page.words()))
+}
+
+fn append_image(log: &Log, room: Reservation<'_>, page: GlobalAddr, bytes: &[u8]) -> u64 {
+    log.append(room, &Record::Pages { images: vec![Image { page, bytes }], freed: Vec::new() })
 }
 
 /// Waits until the log has everything up to `gsn`, which the operation has seen.
@@ -228,8 +230,7 @@ async fn log_before_write<E: Endpoint>(
         let bytes = bytes_of(page.words());
         // Under the latch: a record of a later change must get a larger number than the image.
         let Ok(guard) = frame.upgrade(version) else { return Ok(false) };
-        let images = vec![Image { page: addr, bytes: &bytes }];
-        gsn = log.append(room, &Record::Pages { images, freed: Vec::new() });
+        gsn = append_image(log, room, addr, &bytes);
         guard.release_unchanged();
     }
     log.durable(ep, lane, gsn).await?;
