@@ -88,7 +88,7 @@ pub struct BenchArgs {
     /// Records that are loaded
     #[arg(long, value_name = "N", default_value = "10m", value_parser = parse_count)]
     keys: u64,
-    /// dense or random64
+    /// dense (every second integer), packed (every integer; for workloads that insert no keys) or random64
     #[arg(long, value_name = "SPACE", default_value = "dense")]
     key_space: KeySpace,
     #[arg(long, value_name = "B", default_value = "8")]
@@ -130,6 +130,9 @@ pub struct BenchArgs {
     /// How hot keys are spread: hash, permutation or none
     #[arg(long, value_name = "SCATTER", default_value = "hash")]
     scatter: Scatter,
+    /// Draw keys by Zipf's law as popular as those of N records are, if that is more than there are
+    #[arg(long, value_name = "N", value_parser = parse_count)]
+    ranks: Option<u64>,
     /// Lookups handed over together, in workloads that only look up
     #[arg(long, value_name = "N", default_value = "1")]
     multi_get: usize,
@@ -321,6 +324,7 @@ fn spec(args: &BenchArgs) -> Result<BenchSpec, Failure> {
         insert_keys: args.insert_keys,
         scan_length: args.scan_length.map(ScanLength::Fixed),
         scatter: args.scatter,
+        ranks: args.ranks,
         multi_get: args.multi_get,
         verify: !args.no_verify,
         audit: !args.no_audit,

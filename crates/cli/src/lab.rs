@@ -8,7 +8,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand, ValueEnum};
 use indicatif::ProgressBar;
-use pando_lab::experiments::{self, Experiment, Progress, Scale, Setting};
+use pando_lab::experiments::{self, Experiment, Progress, RunOptions, Scale, Setting};
 
 use crate::failure::Failure;
 use crate::output::print;
@@ -39,6 +39,9 @@ pub struct LabRunArgs {
     /// Operations in flight on each thread, up to 64 [default: as the paper has it, mostly 1]
     #[arg(long, value_name = "N")]
     slots: Option<usize>,
+    /// Cells that run side by side [default: one on each core]; the results are the same
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
+    jobs: Option<u16>,
     #[arg(long, value_name = "N", default_value = "42")]
     seed: u64,
 }
@@ -85,7 +88,8 @@ fn run_one(args: &LabRunArgs) -> Result<(), Failure> {
     };
     let setting = Setting { slots: args.slots, ..Setting::new(args.scale.into(), args.seed) };
     let bar = CellBar { interrupt: Interrupt::listen()?, bar: RefCell::new(ProgressBar::hidden()) };
-    let written = experiments::run(experiment, setting, &args.only, &args.out, &bar);
+    let options = RunOptions { only: &args.only, jobs: args.jobs.map(usize::from) };
+    let written = experiments::run(experiment, setting, options, &args.out, &bar);
     bar.bar.borrow().finish_and_clear();
     let written = written?;
     let mut text = String::new();

@@ -145,6 +145,7 @@ fn measure(cluster: &Cluster, workload: &str, operations: u64, server_threads: u
         mix: workload.parse()?,
         distribution: Distribution::Zipf { theta: 0.99 },
         scatter: Scatter::Hash,
+        ranks: None,
         keys: cluster.codec,
     };
     let threads: Vec<_> = (0..COMPUTE_SERVERS * server_threads)

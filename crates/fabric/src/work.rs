@@ -21,6 +21,8 @@ pub enum Work {
     /// One acquisition of a resource that one worker of a compute server holds at a time while the others
     /// wait.
     Hold(Resource),
+    /// A read of what the holders of a resource change, by a worker that does not hold it.
+    Observe(Resource),
     /// Admission of a page to the cache.
     Admit,
     /// One attempt to free a frame: sampling, cooling, eviction.

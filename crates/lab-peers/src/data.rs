@@ -124,7 +124,7 @@ impl DataSet {
 
 fn key_of(space: KeySpace, record: u64) -> u64 {
     match space {
-        KeySpace::Dense => record,
+        KeySpace::Dense | KeySpace::Packed => record,
         KeySpace::Random64 => mix64(record),
     }
 }

@@ -2,8 +2,9 @@
 //!
 //! Atomics on host memory are executed by units, one for each value of some low address bits. Atomics of the
 //! same unit wait for each other, for two PCIe transactions each, or one if a swap fails. The on-chip memory
-//! of the NIC is one unit, without PCIe transactions. The NIC takes requests in order of arrival: an atomic
-//! that waits for its unit blocks all later requests, unless the model says otherwise.
+//! of the NIC has as many units, whose atomics need no PCIe transactions, and one pipeline that issues them.
+//! If the model says so, the NIC takes requests in order of arrival, and an atomic that waits for its unit
+//! blocks all later requests.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -12,6 +13,7 @@ use pando_fabric::Nanos;
 
 use crate::model::Network;
 use crate::op::OpId;
+use crate::serial::{Picos, Serial};
 use crate::verb::Verb;
 
 /// A unit that executes one atomic at a time.
@@ -28,8 +30,10 @@ struct Unit {
 }
 
 pub(crate) struct Atomics {
-    /// Units by low address bits; the last one is the on-chip memory.
+    /// Units by low address bits: those of host memory, then those of the on-chip memory.
     units: Vec<Unit>,
+    /// The pipeline that issues on-chip atomics.
+    pipeline: Serial,
     /// Disjoint, non-adjacent ranges of offsets that lie in on-chip memory.
     on_chip: Vec<Range<u64>>,
     /// The operation that blocks later ones, and those, in order of arrival.
@@ -53,7 +57,8 @@ pub(crate) enum Entry {
 impl Atomics {
     pub fn new(network: &Network) -> Self {
         Self {
-            units: vec![Unit::default(); network.atomic_units as usize + 1],
+            units: vec![Unit::default(); 2 * network.atomic_units as usize],
+            pipeline: Serial::default(),
             on_chip: Vec::new(),
             blocker: None,
             behind: VecDeque::new(),
@@ -82,9 +87,9 @@ impl Atomics {
     }
 
     fn unit(&mut self, offset: u64) -> &mut Unit {
-        let host = self.units.len() - 1;
-        let unit = if self.is_on_chip(offset) { host } else { (offset % host as u64) as usize };
-        &mut self.units[unit]
+        let host = self.units.len() / 2;
+        let first = if self.is_on_chip(offset) { host } else { 0 };
+        &mut self.units[first + (offset % host as u64) as usize]
     }
 
     /// Asks for the next verb of an operation to take effect. The verbs of a chain arrive together, so an
@@ -126,6 +131,11 @@ impl Atomics {
         unit.busy += free - now;
         unit.turn = unit.waiting.pop_front();
         unit.turn
+    }
+
+    /// Issues an on-chip atomic; returns when it has been.
+    pub fn issue(&mut self, now: Nanos, duration: Picos) -> Nanos {
+        self.pipeline.serve(now, duration)
     }
 
     /// Next operation that was blocked, once the blocking one is done.
@@ -226,9 +236,11 @@ mod tests {
         assert_eq!(atomics.set_on_chip(32..64, 128), Ok(()), "it is there already");
         assert_eq!(atomics.set_on_chip(64..72, 128), Err(136));
         assert!(atomics.is_on_chip(63) && !atomics.is_on_chip(64) && atomics.is_on_chip(4096));
-        // All on-chip memory is one unit.
+        // Each word there has a unit of its own.
         assert_eq!(atomics.enter((1, &add(8)), false, 0, true), Entry::Now);
-        atomics.executed(1, 8, (0, 9));
-        assert_eq!(atomics.enter((2, &add(4104)), false, 0, true), Entry::At(9));
+        atomics.executed(1, 8, (0, 116));
+        assert_eq!(atomics.enter((2, &add(16)), false, 0, true), Entry::Now);
+        atomics.executed(2, 16, (0, 116));
+        assert_eq!(atomics.enter((3, &add(8)), false, 0, true), Entry::At(116));
     }
 }

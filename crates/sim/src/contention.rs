@@ -6,7 +6,9 @@
 //! filled.
 //!
 //! Taking a resource over from another thread costs the transfer of a cache line. The cost is higher across
-//! sockets and grows with the number of spinning threads.
+//! sockets and grows with the number of spinning threads. A thread that only reads what holders change pays
+//! for the transfer once after each change, and the next holder pays for taking the line from its readers.
+//! Readers that come while it is held spin like everyone else.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
@@ -25,13 +27,21 @@ struct Interval {
     begin: Nanos,
     end: Nanos,
     core: u32,
+    /// Readers that spin until its end.
+    readers: u64,
 }
 
-/// Intervals in which a resource is held, in order of time. The first one may be over.
-type Holds = Vec<Interval>;
+/// A resource that was held.
+#[derive(Default)]
+struct Line {
+    /// Intervals in which it is held, in order of time. The first one may be over.
+    holds: Vec<Interval>,
+    /// Cores that have read it since it was held last, as bits, by their number modulo 64.
+    readers: u64,
+}
 
 pub(crate) struct Contended {
-    holds: HashMap<u64, Holds, BuildHasherDefault<Mix>>,
+    lines: HashMap<u64, Line, BuildHasherDefault<Mix>>,
     /// Current limit; it grows if more than [`KNOWN`] resources are in use.
     limit: usize,
     compute: Compute,
@@ -39,17 +49,18 @@ pub(crate) struct Contended {
 
 impl Contended {
     pub fn new(compute: &Compute) -> Self {
-        Self { holds: HashMap::default(), limit: KNOWN, compute: compute.clone() }
+        Self { lines: HashMap::default(), limit: KNOWN, compute: compute.clone() }
     }
 
     /// Reserves the resource for `core` from `at` on, which is not before `now`; returns when it is released.
     pub fn hold(&mut self, resource: Resource, core: u32, at: Nanos, now: Nanos) -> Nanos {
-        let Self { holds, limit, compute } = self;
-        if holds.len() >= *limit {
-            holds.retain(|_, holds| holds.last().is_some_and(|last| last.end + FORGOTTEN_NS > now));
-            *limit = KNOWN.max(2 * holds.len());
+        let Self { lines, limit, compute } = self;
+        if lines.len() >= *limit {
+            lines.retain(|_, line| line.holds.last().is_some_and(|last| last.end + FORGOTTEN_NS > now));
+            *limit = KNOWN.max(2 * lines.len());
         }
-        let holds = holds.entry(number(resource)).or_default();
+        let Line { holds, readers } = lines.entry(number(resource)).or_default();
+        let readers = std::mem::take(readers);
         // Keep the last interval that is over: its core has the cache line.
         let over = holds.iter().take_while(|hold| hold.end <= now).count();
         holds.drain(..over.saturating_sub(1));
@@ -59,18 +70,53 @@ impl Contended {
         let mut place = 0;
         let needed = loop {
             let taking = before.map_or(0, |before| take_over(compute, before, core, begin, ahead));
+            let taking = taking.max(take_from(compute, readers, core));
             let needed = taking + compute.held(resource);
             let Some(next) = holds.get(place) else { break needed };
             if begin + needed <= next.begin {
                 break needed;
             }
-            ahead += u64::from(next.end > at);
+            ahead += if next.end > at { 1 + next.readers } else { 0 };
             begin = begin.max(next.end);
             before = Some(*next);
             place += 1;
         };
-        holds.insert(place, Interval { begin, end: begin + needed, core });
+        holds.insert(place, Interval { begin, end: begin + needed, core, readers: 0 });
         begin + needed
+    }
+
+    /// Reads the resource on `core` from `at` on; returns when the core has it. A holder is waited for.
+    pub fn observe(&mut self, resource: Resource, core: u32, at: Nanos) -> Nanos {
+        let Self { lines, compute, .. } = self;
+        let Some(Line { holds, readers }) = lines.get_mut(&number(resource)) else { return at };
+        let Some(last) = holds.iter_mut().rev().find(|hold| hold.begin <= at) else { return at };
+        let begin = at.max(last.end);
+        let is_known = *readers & bit(core) != 0 && begin == at;
+        *readers |= bit(core);
+        if is_known {
+            return at;
+        }
+        if begin == at {
+            return at + take_over(compute, *last, core, at, 0);
+        }
+        last.readers += 1;
+        begin + take_over(compute, *last, core, begin, last.readers - 1)
+    }
+}
+
+fn bit(core: u32) -> u64 {
+    1 << (core % u64::BITS)
+}
+
+/// Cost of taking a line from the cores that have read it.
+fn take_from(compute: &Compute, readers: u64, core: u32) -> Nanos {
+    let others = readers & !bit(core);
+    let first = core / compute.threads_per_socket * compute.threads_per_socket;
+    let near = (first..first + compute.threads_per_socket).fold(0, |all, core| all | bit(core));
+    match () {
+        () if others & !near != 0 => compute.hand_over_far_ns,
+        () if others != 0 => compute.hand_over_ns,
+        () => 0,
     }
 }
 
@@ -125,7 +171,7 @@ mod tests {
     fn compute() -> Compute {
         Compute {
             latch_ns: 10,
-            queue_ns: 100,
+            bucket_ns: 100,
             hand_over_ns: 50,
             hand_over_far_ns: 150,
             spinner_ns: 5,
@@ -165,12 +211,31 @@ mod tests {
     }
 
     #[test]
+    fn readers_pay_once_after_each_change_and_the_next_writer_pays_for_them() {
+        let mut local = Contended::new(&compute());
+        let frame = Resource::Frame(7);
+        assert_eq!(local.observe(frame, 1, 500), 500, "nobody changed it");
+        assert_eq!(local.hold(frame, 0, 1_000, 1_000), 1_010);
+        assert_eq!(local.observe(frame, 0, 1_020), 1_020, "its own change");
+        assert_eq!(local.observe(frame, 1, 1_005), 1_010 + 50, "it waits for the holder");
+        assert_eq!(local.observe(frame, 1, 1_100), 1_100, "it has the line");
+        assert_eq!(local.observe(frame, 2, 1_100), 1_100 + 150, "from another socket");
+        assert_eq!(
+            local.hold(frame, 0, 1_500, 1_500),
+            1_500 + 150 + 10,
+            "from its readers, of whom none spins"
+        );
+        assert_eq!(local.hold(frame, 0, 1_700, 1_700), 1_710, "it has the line");
+        assert_eq!(local.observe(frame, 1, 1_800), 1_850);
+    }
+
+    #[test]
     fn what_is_known_is_bounded() {
         let mut local = Contended::new(&compute());
         for frame in 0..100_000 {
             let at = u64::from(frame) * 1_000;
             local.hold(Resource::Frame(frame), 0, at, at);
         }
-        assert!(local.holds.len() <= KNOWN, "{} resources", local.holds.len());
+        assert!(local.lines.len() <= KNOWN, "{} resources", local.lines.len());
     }
 }

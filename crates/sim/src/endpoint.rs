@@ -310,6 +310,10 @@ impl Endpoint for SimEndpoint {
                 let at = self.clock.get();
                 self.clock.set(self.shared.world().hold(worker, resource, at));
             }
+            (Some(worker), Work::Observe(resource)) => {
+                let at = self.clock.get();
+                self.clock.set(self.shared.world().observe(worker, resource, at));
+            }
             (Some(worker), work) => {
                 self.spend(self.shared.compute.cost(work));
                 // Code that charges this work holds no latch.
@@ -317,7 +321,7 @@ impl Endpoint for SimEndpoint {
                     self.clock.set(preempt(&self.shared, worker, self.clock.get()));
                 }
             }
-            (None, work) => self.shared.charge_call(self.shared.compute.cost(work)),
+            (None, work) => self.shared.charge_call(work),
         }
     }
 

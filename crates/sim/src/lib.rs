@@ -34,6 +34,7 @@ mod faults;
 pub mod memory;
 mod model;
 mod network;
+mod nic;
 mod op;
 mod preemption;
 mod run;

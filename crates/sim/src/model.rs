@@ -3,6 +3,8 @@
 //! The defaults describe servers with one 100 Gb/s ConnectX-5 each, the hardware of the DEX paper (§8.1).
 //! Latencies are those of an idle network; the waits for shared resources are added to them.
 
+use std::collections::BTreeMap;
+
 use pando_fabric::{GlobalAddr, LINE, MemoryServerId, Nanos, Resource, Work};
 use serde::{Deserialize, Serialize};
 
@@ -23,13 +25,27 @@ pub enum ModelError {
 }
 
 /// All parameters of a simulated cluster.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Model {
     pub network: Network,
     pub memory_server: MemoryServer,
     pub compute: Compute,
     pub faults: Faults,
+    /// Parameters that were chosen so that a published figure comes out, and that figure: it is no evidence.
+    pub fitted: BTreeMap<String, String>,
+}
+
+impl Default for Model {
+    fn default() -> Self {
+        Self {
+            network: Network::default(),
+            memory_server: MemoryServer::default(),
+            compute: Compute::default(),
+            faults: Faults::default(),
+            fitted: [("spinner_ns".to_owned(), "DEX Figure 12(b)".to_owned())].into(),
+        }
+    }
 }
 
 /// NICs and the network between them.
@@ -47,10 +63,20 @@ pub struct Network {
     pub send_ns: Nanos,
     /// Bytes per µs of a NIC in one direction: 11.0 GB/s of payload for 64 KiB messages in that log.
     pub bytes_per_us: u64,
+    /// Bytes of a message on the wire besides its payload: an InfiniBand packet's local route, transport and
+    /// RDMA headers and checksums (8 + 12 + 16 + 6).
+    pub header_bytes: u64,
     /// Messages per µs of a NIC in one direction: 35 million per second for a ConnectX-5.
     pub messages_per_us: u64,
-    /// READs of at most 64 bytes that a NIC answers per µs: 19 to 20 million per second for a ConnectX-5.
+    /// READs of host memory that a NIC answers per µs if they are small: 19 to 20 million per second for a
+    /// ConnectX-5.
     pub small_reads_per_us: u64,
+    /// Connections (queue pairs) whose state a NIC keeps. Estimated from eRPC (NSDI 2019, §4): with 5,000 a
+    /// ConnectX-5 answers half as many READs; state takes 375 bytes of about 2 MB for all purposes.
+    pub connections_cached: u64,
+    /// Time that the state of a connection takes from host memory: 100 ns with that cache halve the rate of
+    /// small READs at 5,000 connections.
+    pub connection_miss_ns: Nanos,
     /// Maximum number of READs and atomics in flight per queue pair (one thread to one memory server): the
     /// default of verbs.
     pub reads_outstanding: u32,
@@ -63,16 +89,16 @@ pub struct Network {
     /// Time for which an atomic on host memory occupies its unit: two PCIe transactions, 2.04 million per
     /// second on one address. A failed swap writes nothing back and takes half of it (Sherman §3.2.2).
     pub atomic_unit_ns: Nanos,
-    /// Whether an atomic that waits for its unit blocks all later requests to its server. Fitted: under skew
-    /// FG's operations take 68.7 µs at the 90th percentile and 10 µs at the median (Sherman Table 1), as if
-    /// the operations on one of eight servers waited for the time of its 150 failing swaps.
+    /// Whether an atomic that waits for its unit blocks all later requests to its server. No source says so.
     pub atomics_block: bool,
     /// Bytes of NIC memory usable per memory server: 256 KiB of a ConnectX-5 (Sherman §4.3).
     pub on_chip_bytes: u64,
     /// Time between two on-chip atomics without conflict: 110 million per second (Sherman §1). They need no
-    /// PCIe transaction. On one address a later NIC was measured at 8.65 million per second, which is not
-    /// modelled.
+    /// PCIe transaction.
     pub on_chip_atomic_ns: Nanos,
+    /// Time for which an on-chip atomic occupies its unit: 8.65 million per second on one address of a
+    /// ConnectX-6.
+    pub on_chip_conflict_ns: Nanos,
 }
 
 /// A memory server without its NIC.
@@ -84,10 +110,9 @@ pub struct MemoryServer {
     /// Time that a core needs for any call, in ns. eRPC reaches 10 million per second on a core; this is a
     /// third of that, an estimate.
     pub dispatch_ns: Nanos,
-    /// Time of a call's work relative to a thread of a compute server, in per cent. The paper uses the same
-    /// processors for both (DEX §8.1). This is too low: a compute thread searches hot nodes, a memory server
-    /// cold ones.
-    pub work_percent: u64,
+    /// Search of a node, which no cache of the processor has: 400 ns for a page of 1 KiB in memory (DEX §2.3).
+    /// All other work costs what it costs on a compute server.
+    pub node_search_ns: Nanos,
 }
 
 /// Compute-side work of one thread, in ns. Numbers without another source are medians that `pando calibrate`
@@ -113,22 +138,16 @@ pub struct Compute {
     pub page_check_ns: Nanos,
     /// Holding the exclusive latch of a leaf while a value is replaced.
     pub latch_ns: Nanos,
-    /// Holding a bucket of the cooling map, or a partition of the queues in front of remote locks.
+    /// Holding a bucket of the cooling map, a partition of the queues in front of remote locks, or one queue
+    /// that all threads share: an entry is linked or unlinked.
     pub bucket_ns: Nanos,
-    /// Holding the single queue used in place of the cooling map. Fitted: in the paper's code most of an
-    /// eviction happens under that lock. The number was chosen for DEX Figure 9, where the map is 10 and 12
-    /// times as fast as the queue (here 6.4).
-    pub queue_ns: Nanos,
-    /// Changing the end of a queue that threads share without a lock, and its count. Fitted: with this number
-    /// 36 threads of one server reach the throughput that DEX's authors measured for SMART (DEX §8.2).
-    pub fifo_ns: Nanos,
     /// Taking over a cache line that another core of the socket changed last: 60 to 100 ns on the processors
     /// of the paper. Two virtual cores of the machine above, which may share a core, take 26 ns.
     pub hand_over_ns: Nanos,
     /// Taking over a cache line from another socket: 2 to 3 times as long.
     pub hand_over_far_ns: Nanos,
-    /// Addition of each thread that spins on a lock to its hand-over. An estimate; it determines the
-    /// throughput of P-SMART, and whether write-intensive throughput falls with large caches (DEX Figure 12).
+    /// Addition of each thread that spins on a lock to its hand-over. Fitted to DEX Figure 12(b), where
+    /// write-intensive throughput falls beyond 8% of cache, and to nothing else.
     pub spinner_ns: Nanos,
     /// Threads of a compute server per socket: 18 (DEX §8.1: 36 threads on two sockets).
     pub threads_per_socket: u32,
@@ -162,22 +181,26 @@ impl Default for Network {
             atomic_ns: 2_600,
             send_ns: 1_680,
             bytes_per_us: 11_000,
+            header_bytes: 42,
             messages_per_us: 35,
             small_reads_per_us: 20,
+            connections_cached: 2_500,
+            connection_miss_ns: 100,
             reads_outstanding: 16,
             nic_shared: true,
             atomic_units: 4_096,
             atomic_unit_ns: 480,
-            atomics_block: true,
+            atomics_block: false,
             on_chip_bytes: 256 << 10,
             on_chip_atomic_ns: 9,
+            on_chip_conflict_ns: 116,
         }
     }
 }
 
 impl Default for MemoryServer {
     fn default() -> Self {
-        Self { cores: 4, dispatch_ns: 300, work_percent: 100 }
+        Self { cores: 4, dispatch_ns: 300, node_search_ns: 400 }
     }
 }
 
@@ -193,11 +216,9 @@ impl Default for Compute {
             page_check_ns: 38,
             latch_ns: 70,
             bucket_ns: 8,
-            queue_ns: 600,
-            fifo_ns: 100,
             hand_over_ns: 80,
             hand_over_far_ns: 200,
-            spinner_ns: 15,
+            spinner_ns: 35,
             threads_per_socket: 18,
             admit_ns: 245,
             evict_ns: 555,
@@ -238,11 +259,22 @@ impl Compute {
     pub(crate) fn held(&self, resource: Resource) -> Nanos {
         match resource {
             Resource::Frame(_) => self.latch_ns,
-            // Both are a table entry that is looked up and changed under a lock.
-            Resource::CoolingBucket(_) | Resource::LockQueue(_) => self.bucket_ns,
-            Resource::CoolingQueue => self.queue_ns,
-            Resource::FifoQueue => self.fifo_ns,
+            // An entry of a table or a list is changed under a lock.
+            Resource::CoolingBucket(_)
+            | Resource::LockQueue(_)
+            | Resource::CoolingQueue
+            | Resource::FifoQueue => self.bucket_ns,
             _ => 0,
+        }
+    }
+}
+
+impl MemoryServer {
+    /// Time of a piece of work of a call.
+    pub(crate) fn cost(&self, work: Work, compute: &Compute) -> Nanos {
+        match work {
+            Work::NodeSearch => self.node_search_ns,
+            work => compute.cost(work),
         }
     }
 }
@@ -264,7 +296,7 @@ impl Model {
     /// [`ModelError::OutOfRange`] for a number with which nothing would ever end, or time would overflow.
     pub fn check(&self) -> Result<(), ModelError> {
         const LATENCY: &str = "from 1 to 1,000,000,000";
-        let Self { network, memory_server, compute, faults } = self;
+        let Self { network, memory_server, compute, faults, .. } = self;
         let at_least_1 = [
             ("network.read_ns", network.read_ns),
             ("network.write_ns", network.write_ns),
@@ -287,9 +319,13 @@ impl Model {
         }
         let any = [
             ("network.atomic_unit_ns", network.atomic_unit_ns),
+            ("network.header_bytes", network.header_bytes),
+            ("network.connections_cached", network.connections_cached),
+            ("network.connection_miss_ns", network.connection_miss_ns),
             ("network.on_chip_atomic_ns", network.on_chip_atomic_ns),
+            ("network.on_chip_conflict_ns", network.on_chip_conflict_ns),
             ("memory_server.dispatch_ns", memory_server.dispatch_ns),
-            ("memory_server.work_percent", memory_server.work_percent),
+            ("memory_server.node_search_ns", memory_server.node_search_ns),
             ("compute.post_ns", compute.post_ns),
             ("compute.node_search_ns", compute.node_search_ns),
             ("compute.copy_line_ns", compute.copy_line_ns),
@@ -298,8 +334,6 @@ impl Model {
             ("compute.page_check_ns", compute.page_check_ns),
             ("compute.latch_ns", compute.latch_ns),
             ("compute.bucket_ns", compute.bucket_ns),
-            ("compute.queue_ns", compute.queue_ns),
-            ("compute.fifo_ns", compute.fifo_ns),
             ("compute.hand_over_ns", compute.hand_over_ns),
             ("compute.hand_over_far_ns", compute.hand_over_far_ns),
             ("compute.spinner_ns", compute.spinner_ns),
@@ -351,7 +385,7 @@ mod tests {
             ("[network]\nread_us = 2", "read_us"),
             ("[network]\nbytes_per_us = 0", "network.bytes_per_us"),
             ("[compute]\npoll_ns = 0", "compute.poll_ns"),
-            ("[compute]\nqueue_ns = 9000000000000000000", "compute.queue_ns"),
+            ("[compute]\nevict_ns = 9000000000000000000", "compute.evict_ns"),
             ("[compute]\nthreads_per_socket = 0", "compute.threads_per_socket"),
             ("[network]\nreads_outstanding = 0", "network.reads_outstanding"),
             ("[network]\natomic_units = 2000000", "network.atomic_units"),

@@ -9,8 +9,8 @@ use pando_fabric::{FabricError, MemoryServerId, Nanos};
 
 use crate::atomics::Entry;
 use crate::events::Event;
+use crate::nic::Load;
 use crate::op::{Call, OpId, Poster};
-use crate::serial::Picos;
 use crate::verb::{LINE_WORDS, Verb};
 use crate::world::{Power, World};
 
@@ -94,14 +94,14 @@ impl World {
         let Self { ops, nics, servers, model, costs, .. } = self;
         let (network, op) = (&model.network, ops.get(id));
         let atomics = &servers[server].atomics;
-        let outbound = &mut nics[compute_server].outbound;
+        let nic = &mut nics[compute_server];
         let mut sent = at;
         for verb in op.verbs.iter().rev() {
-            sent = outbound.serve(at, verb.request_cost(costs));
+            sent = nic.send(at, verb.request_load(costs));
         }
         let way = match &op.call {
             Some(call) => {
-                sent = outbound.serve(at, costs.message(call.body.len()));
+                sent = nic.send(at, costs.message(call.body.len()));
                 network.send_ns
             }
             None => {
@@ -168,10 +168,9 @@ impl World {
                 (false, _) => self.fail(id, deadline, FabricError::TimedOut(number)),
             };
         }
-        let inbound = &mut nics[server.nic].inbound;
+        let nic = &mut nics[server.nic];
         if let Some(call) = &op.call {
-            let cost = costs.message(call.body.len()) * server.slowness;
-            let arrived = inbound.serve(now, cost);
+            let arrived = nic.receive(now, costs.message(call.body.len()).times(server.slowness));
             match server.idle_cores.checked_sub(1) {
                 Some(idle) => {
                     server.idle_cores = idle;
@@ -184,7 +183,7 @@ impl World {
         }
         let mut arrived = now;
         for verb in op.verbs.iter().rev() {
-            arrived = inbound.serve(now, verb.request_cost(costs) * server.slowness);
+            arrived = nic.receive(now, verb.request_load(costs).times(server.slowness));
         }
         self.schedule(arrived, Event::Execute(id));
     }
@@ -221,7 +220,7 @@ impl World {
         // 2. Take effect, in two parts if the verb is torn.
         let words = verb.words();
         let is_on_chip = server.atomics.is_on_chip(verb.at().offset());
-        let cost = verb.reply_cost(costs, is_on_chip) * server.slowness;
+        let load = verb.reply_load(costs).times(server.slowness);
         let range = match op.torn {
             Some(done) => done..words,
             None if verb.can_tear() && is_one_of(model.faults.torn_share, || random.next()) => {
@@ -235,25 +234,32 @@ impl World {
         let is_whole = range.end == words;
         let found = verb.take_effect(&server.region, range);
         if !is_whole {
-            let later = *now + cost.max(verb.request_cost(costs)).div_ceil(1_000);
+            let later = *now + load.longest().max(verb.request_load(costs).longest()).div_ceil(1_000);
             self.schedule(later, Event::Execute(id));
             return;
         }
         // 3. Occupy the server's NIC with the answer, and the unit if the verb is an atomic.
         let verb = op.verbs.pop().expect("just looked at");
-        op.answer_cost = verb.reply_cost(costs, is_on_chip);
-        let sent = nics[server.nic].outbound.serve(*now, cost);
+        op.answer_load = verb.reply_load(costs);
+        let nic = &mut nics[server.nic];
+        let mut sent = nic.send(*now, load);
+        if verb.fetches(is_on_chip) {
+            sent = sent.max(nic.fetch(*now, costs.fetch * server.slowness));
+        }
         op.torn = None;
         let mut next = None;
         if verb.is_atomic() {
             let free = *now + verb.unit_ns(&model.network, is_on_chip, found) * server.slowness;
             next = server.atomics.executed(id, verb.at().offset(), (*now, free)).map(|next| (free, next));
+            if is_on_chip {
+                sent = sent.max(server.atomics.issue(*now, costs.on_chip * server.slowness));
+            }
         }
         // 4. Answer the operation, or continue with its next verb.
         let round_trip = verb.round_trip(&model.network, is_on_chip);
         op.results.push(verb.into_result(found));
         match op.verbs.is_empty() {
-            true => self.answer(id, sent, cost, round_trip / 2),
+            true => self.answer(id, sent, load, round_trip / 2),
             false => self.schedule(self.now, Event::Execute(id)),
         }
         if let Some((at, next)) = next {
@@ -262,7 +268,7 @@ impl World {
     }
 
     /// Sends the answer of an operation back: it leaves the server's NIC at `sent` and travels for `way`.
-    fn answer(&mut self, id: OpId, sent: Nanos, cost: Picos, way: Nanos) {
+    fn answer(&mut self, id: OpId, sent: Nanos, load: Load, way: Nanos) {
         let op = self.ops.get(id);
         let server = op.poster.server;
         if op.answer_lost {
@@ -271,7 +277,7 @@ impl World {
         }
         let way = self.delayed(server, way);
         // The answer enters the caller's NIC while it leaves the server's; only a wait there takes longer.
-        self.schedule((sent + way).saturating_sub(cost / 1_000), Event::Return(id));
+        self.schedule((sent + way).saturating_sub(load.longest() / 1_000), Event::Return(id));
     }
 
     /// The answer reaches the caller's NIC.
@@ -280,9 +286,9 @@ impl World {
             return;
         }
         let op = self.ops.get(id);
-        let (worker, cost) = (op.poster.worker, op.answer_cost);
+        let (worker, load) = (op.poster.worker, op.answer_load);
         let nic = self.workers[worker as usize].compute_server;
-        let heard = self.nics[nic].inbound.serve(self.now, cost);
+        let heard = self.nics[nic].receive(self.now, load);
         self.schedule(heard, Event::Complete(id));
     }
 
@@ -305,7 +311,7 @@ impl World {
         op.error = result.err();
         let server = op.poster.server;
         let slowness = self.servers[server].slowness;
-        let work = work * self.model.memory_server.work_percent / 100 * slowness;
+        let work = work * slowness;
         let dispatch = self.model.memory_server.dispatch_ns * slowness;
         self.servers[server].cores_busy += dispatch + work;
         match work {
@@ -325,10 +331,10 @@ impl World {
         let reply = op.call.as_ref().map_or(0, |call| call.reply.len());
         let Self { servers, nics, model, costs, ops, .. } = self;
         let server = &mut servers[server];
-        let cost = costs.message(reply);
-        ops.get(id).answer_cost = cost;
-        let cost = cost * server.slowness;
-        let sent = nics[server.nic].outbound.serve(now, cost);
+        let load = costs.message(reply);
+        ops.get(id).answer_load = load;
+        let load = load.times(server.slowness);
+        let sent = nics[server.nic].send(now, load);
         match server.waiting.pop_front() {
             Some(next) => {
                 let dispatch = model.memory_server.dispatch_ns * server.slowness;
@@ -336,7 +342,7 @@ impl World {
             }
             None => server.idle_cores += 1,
         }
-        self.answer(id, sent, cost, way);
+        self.answer(id, sent, load, way);
     }
 }
 

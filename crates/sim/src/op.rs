@@ -7,7 +7,7 @@ use std::task::Waker;
 
 use pando_fabric::{FabricError, Nanos, VerbResult};
 
-use crate::serial::Picos;
+use crate::nic::Load;
 use crate::verb::Verb;
 
 pub(crate) type OpId = u32;
@@ -41,8 +41,8 @@ pub(crate) struct Op {
     pub call: Option<Call>,
     pub results: Vec<VerbResult>,
     pub error: Option<FabricError>,
-    /// Time for which its answer occupies the caller's NIC.
-    pub answer_cost: Picos,
+    /// Load of its answer on the caller's NIC.
+    pub answer_load: Load,
     /// Its READs and atomics, which count against the limit of its queue pair.
     pub credits: u32,
     /// Lives of the server and of the link at the time of sending.

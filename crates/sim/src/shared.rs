@@ -9,10 +9,11 @@ use std::task::Waker;
 
 use pando_fabric::{
     FabricError, Growing, LATER_MAX, MemoryServerId, Nanos, RegionInfo, RequestHandler, Result, ServerMemory,
+    Work,
 };
 
 use crate::events::Event;
-use crate::model::{Compute, ModelError};
+use crate::model::{Compute, MemoryServer, ModelError};
 use crate::op::OpId;
 use crate::world::World;
 
@@ -22,6 +23,7 @@ pub(crate) struct Shared {
     /// The list of regions after each addition; the last list is current.
     regions: Growing<Vec<RegionInfo>>,
     pub compute: Compute,
+    memory_server: MemoryServer,
     handler: Mutex<Option<Arc<dyn RequestHandler>>>,
     /// Work charged by direct endpoints since the current call began, in ns.
     call_ns: AtomicU64,
@@ -35,6 +37,7 @@ impl Shared {
     pub fn new(world: World, regions: Vec<RegionInfo>) -> Self {
         Self {
             compute: world.model.compute.clone(),
+            memory_server: world.model.memory_server.clone(),
             world: Mutex::new(world),
             regions: Growing::new(vec![regions]),
             handler: Mutex::default(),
@@ -108,7 +111,7 @@ impl Shared {
         match handler {
             Some(handler) => {
                 let region = self.world().region(server).ok_or(FabricError::UnknownServer(server))?;
-                let charge = |work| self.charge_call(self.compute.cost(work));
+                let charge = |work| self.charge_call(work);
                 handler.handle(&ServerMemory::new(server, &region, &charge), op, body, reply)
             }
             None => {
@@ -119,7 +122,7 @@ impl Shared {
     }
 
     /// Adds to the work of the current call.
-    pub fn charge_call(&self, ns: Nanos) {
-        self.call_ns.fetch_add(ns, Relaxed);
+    pub fn charge_call(&self, work: Work) {
+        self.call_ns.fetch_add(self.memory_server.cost(work, &self.compute), Relaxed);
     }
 }

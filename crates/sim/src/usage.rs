@@ -6,15 +6,16 @@
 use pando_fabric::Nanos;
 use serde::Serialize;
 
-use crate::serial::Serial;
 use crate::world::World;
 
 /// Busy times since the start of the cluster, in ns.
 #[derive(Clone, Debug)]
 pub struct Usage {
     now: Nanos,
-    /// By NIC, then direction.
-    ports: Vec<Port>,
+    /// Busy times of messages and fetches, by NIC, then direction.
+    messages: Vec<Nanos>,
+    /// Busy times of the wire, by NIC, then direction.
+    wires: Vec<Nanos>,
     /// Busy times of the units for atomics, by memory server.
     atomics: Vec<Vec<Nanos>>,
     /// Time for which waiting atomics blocked later requests, by memory server.
@@ -29,29 +30,13 @@ pub struct Usage {
     threads: u64,
 }
 
-/// One direction of a NIC.
-#[derive(Clone, Copy, Debug)]
-struct Port {
-    busy: Nanos,
-    /// Busy time with messages that take the time of their payload.
-    with_payload: Nanos,
-}
-
-impl Port {
-    fn of(port: &Serial) -> Self {
-        let (busy, with_payload) = port.busy();
-        Self { busy, with_payload }
-    }
-}
-
 /// Shares of a period of time, 0 to 1.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Shares {
-    /// Busy share of the busiest direction of a NIC.
-    pub nic: f64,
-    /// Part of `nic` with messages that take the time of their payload; all others take the fixed time of a
-    /// message.
-    pub payload: f64,
+    /// Busy share of the busiest message engine of a NIC, in one direction or in fetching from host memory.
+    pub messages: f64,
+    /// Busy share of the busiest wire of a NIC, in one direction.
+    pub bytes: f64,
     /// Busy share of the busiest unit for atomics.
     pub atomics: f64,
     /// Share in which a waiting atomic blocked later requests, of the memory server where it is largest.
@@ -70,10 +55,18 @@ impl Usage {
         let busy = world.workers.iter().filter(|worker| worker.computed > 0);
         Self {
             now: world.now,
-            ports: world
+            messages: world
                 .nics
                 .iter()
-                .flat_map(|nic| [Port::of(&nic.outbound), Port::of(&nic.inbound)])
+                .flat_map(|nic| {
+                    let [outbound, inbound] = [&nic.outbound, &nic.inbound].map(|port| port.busy()[0]);
+                    [outbound, inbound, nic.fetching()]
+                })
+                .collect(),
+            wires: world
+                .nics
+                .iter()
+                .flat_map(|nic| [&nic.outbound, &nic.inbound].map(|port| port.busy()[1]))
                 .collect(),
             atomics: world.servers.iter().map(|server| server.atomics.busy()).collect(),
             blocked: world.servers.iter().map(|server| server.atomics.blocked()).collect(),
@@ -89,11 +82,6 @@ impl Usage {
     pub fn since(&self, before: &Self) -> Shares {
         let time = (self.now - before.now).max(1) as f64;
         let share = |busy: Nanos| busy as f64 / time;
-        let ports = self.ports.iter().zip(&before.ports).map(|(now, before)| Port {
-            busy: now.busy - before.busy,
-            with_payload: now.with_payload - before.with_payload,
-        });
-        let busiest = ports.max_by_key(|port| port.busy).unwrap_or(Port { busy: 0, with_payload: 0 });
         let most = |now: &[Nanos], before: &[Nanos]| {
             now.iter().zip(before).map(|(now, before)| now - before).max().unwrap_or(0)
         };
@@ -101,8 +89,8 @@ impl Usage {
         let of_threads = |busy: Nanos| share(busy) / self.threads.max(1) as f64;
         let contended = self.contended - before.contended;
         Shares {
-            nic: share(busiest.busy),
-            payload: busiest.with_payload as f64 / busiest.busy.max(1) as f64,
+            messages: share(most(&self.messages, &before.messages)),
+            bytes: share(most(&self.wires, &before.wires)),
             atomics: share(units.max().unwrap_or(0)),
             blocked: share(most(&self.blocked, &before.blocked)),
             cores: share(most(&self.cores, &before.cores)) / self.cores_each.max(1) as f64,
@@ -121,8 +109,8 @@ impl Shares {
         let waiting = 1.0 - self.compute - self.contention;
         match self {
             _ if self.blocked > NEARLY || self.atomics > NEARLY => "atomics",
-            _ if self.nic > NEARLY && self.payload > 0.5 => "bandwidth",
-            _ if self.nic > NEARLY => "message rate",
+            _ if self.bytes > NEARLY && self.bytes > self.messages => "bandwidth",
+            _ if self.messages > NEARLY => "message rate",
             _ if self.cores > NEARLY => "memory servers' cores",
             _ if self.contention > self.compute && self.contention > waiting => "local contention",
             _ if self.compute > waiting => "compute",
@@ -138,8 +126,8 @@ mod tests {
     #[test]
     fn the_limit_is_what_is_busy_or_where_time_goes() {
         let idle = Shares {
-            nic: 0.2,
-            payload: 0.9,
+            messages: 0.2,
+            bytes: 0.1,
             atomics: 0.0,
             blocked: 0.0,
             cores: 0.0,
@@ -147,9 +135,9 @@ mod tests {
             contention: 0.1,
         };
         assert_eq!(idle.limit(), "round trips");
-        assert_eq!(Shares { nic: 0.95, ..idle }.limit(), "bandwidth");
-        assert_eq!(Shares { nic: 0.95, payload: 0.1, ..idle }.limit(), "message rate");
-        assert_eq!(Shares { atomics: 0.9, nic: 0.95, ..idle }.limit(), "atomics");
+        assert_eq!(Shares { bytes: 0.95, ..idle }.limit(), "bandwidth");
+        assert_eq!(Shares { bytes: 0.9, messages: 0.95, ..idle }.limit(), "message rate");
+        assert_eq!(Shares { atomics: 0.9, messages: 0.95, ..idle }.limit(), "atomics");
         assert_eq!(Shares { blocked: 0.9, ..idle }.limit(), "atomics");
         assert_eq!(Shares { cores: 0.9, ..idle }.limit(), "memory servers' cores");
         assert_eq!(Shares { contention: 0.5, ..idle }.limit(), "local contention");

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use pando_fabric::{ChainVerb, GlobalAddr, LINE, PageBuf, VerbResult, WORD};
 
 use crate::model::Network;
-use crate::serial::{Picos, at_rate};
+use crate::nic::{Costs, Load};
 
 /// Words of a line.
 pub(crate) const LINE_WORDS: usize = LINE / WORD;
@@ -89,27 +89,26 @@ impl Verb {
         }
     }
 
-    /// Time for which the request occupies a NIC.
-    pub fn request_cost(&self, costs: &Costs) -> Picos {
-        let bytes = if self.is_write() { self.words() * WORD } else { 0 };
-        costs.message(bytes)
+    /// Load of the request on a NIC.
+    pub fn request_load(&self, costs: &Costs) -> Load {
+        costs.message(if self.is_write() { self.words() * WORD } else { 0 })
     }
 
-    /// Time for which the answer occupies the server's NIC.
-    pub fn reply_cost(&self, costs: &Costs, is_on_chip: bool) -> Picos {
-        let bytes = if self.is_read() { self.words() * WORD } else { 0 };
-        let message = costs.message(bytes);
-        // Small READs of host memory are limited by PCIe transactions.
-        match self.is_read() && bytes <= LINE && !is_on_chip {
-            true => message.max(costs.small_read),
-            false => message,
-        }
+    /// Load of the answer on a NIC.
+    pub fn reply_load(&self, costs: &Costs) -> Load {
+        costs.message(if self.is_read() { self.words() * WORD } else { 0 })
+    }
+
+    /// Whether the server's NIC fetches data from host memory for the answer. Atomics have units of their
+    /// own.
+    pub fn fetches(&self, is_on_chip: bool) -> bool {
+        self.is_read() && !is_on_chip
     }
 
     /// Time for which an atomic that found `found` occupies its unit.
     pub fn unit_ns(&self, network: &Network, is_on_chip: bool, found: Option<u64>) -> u64 {
         match *self {
-            _ if is_on_chip => network.on_chip_atomic_ns,
+            _ if is_on_chip => network.on_chip_conflict_ns,
             // A failed swap writes nothing back.
             Self::MaskedSwap { expected, compare_mask, .. }
                 if found.is_some_and(|found| (found ^ expected) & compare_mask != 0) =>
@@ -165,37 +164,5 @@ impl Verb {
             (_, Some(word)) => VerbResult::Word(word),
             (_, None) => VerbResult::Done,
         }
-    }
-}
-
-/// Costs of messages on a NIC.
-#[derive(Clone, Copy)]
-pub(crate) struct Costs {
-    /// Least time of any message.
-    message: Picos,
-    /// Least time of the answer to any READ.
-    small_read: Picos,
-    /// Time of 1 KiB of payload.
-    kib: Picos,
-}
-
-impl Costs {
-    pub fn new(network: &Network) -> Self {
-        Self {
-            message: at_rate(1, network.messages_per_us),
-            small_read: at_rate(1, network.small_reads_per_us),
-            kib: at_rate(1024, network.bytes_per_us),
-        }
-    }
-
-    /// Longest time for which a message without payload occupies one direction of a NIC.
-    pub fn without_payload(&self) -> Picos {
-        self.message.max(self.small_read)
-    }
-
-    /// Time for which a message of `bytes` payload bytes occupies one direction of a NIC.
-    #[inline]
-    pub fn message(&self, bytes: usize) -> Picos {
-        self.message.max(bytes as u64 * self.kib / 1024)
     }
 }

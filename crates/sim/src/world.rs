@@ -16,23 +16,10 @@ use crate::contention::Contended;
 use crate::events::{Event, Events};
 use crate::faults::Fault;
 use crate::model::{Model, ModelError};
+use crate::nic::{Costs, Nic};
 use crate::op::{OpId, Ops, WorkerId};
-use crate::serial::Serial;
-use crate::verb::{Costs, Verb};
+use crate::verb::Verb;
 use crate::worker::Worker;
-
-/// Both directions of a NIC.
-pub(crate) struct Nic {
-    pub outbound: Serial,
-    pub inbound: Serial,
-}
-
-impl Nic {
-    fn new(costs: &Costs) -> Self {
-        let port = || Serial::new(costs.without_payload());
-        Self { outbound: port(), inbound: port() }
-    }
-}
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Power {
@@ -125,7 +112,7 @@ impl World {
             now: 0,
             events: Events::default(),
             ops: Ops::default(),
-            nics: (0..compute_servers + regions.len()).map(|_| Nic::new(&costs)).collect(),
+            nics: (0..compute_servers + regions.len()).map(|_| Nic::default()).collect(),
             links: vec![vec![Link::default(); regions.len()]; compute_servers],
             workers: Vec::new(),
             contended: (0..compute_servers).map(|_| Contended::new(&model.compute)).collect(),
@@ -145,7 +132,12 @@ impl World {
     pub fn add_server(&mut self, bytes: u64) -> Result<(), ModelError> {
         let region = zeroed(bytes).ok_or(ModelError::NoMemory { bytes })?;
         self.servers.push(Server::new(&self.model, region, self.nics.len()));
-        self.nics.push(Nic::new(&self.costs));
+        let mut nic = Nic::default();
+        nic.connect(self.workers.len() as u64, &self.model.network);
+        self.nics.push(nic);
+        for worker in &self.workers {
+            self.nics[worker.compute_server].connect(1, &self.model.network);
+        }
         self.links.iter_mut().for_each(|links| links.push(Link::default()));
         self.workers.iter_mut().for_each(Worker::add_server);
         Ok(())
@@ -154,6 +146,10 @@ impl World {
     pub fn add_worker(&mut self, compute_server: usize) -> WorkerId {
         let core = self.workers.iter().filter(|other| other.compute_server == compute_server).count();
         self.workers.push(Worker::new(compute_server, core as u32, self.servers.len(), self.now));
+        self.nics[compute_server].connect(self.servers.len() as u64, &self.model.network);
+        for server in &self.servers {
+            self.nics[server.nic].connect(1, &self.model.network);
+        }
         self.workers.len() as WorkerId - 1
     }
 
@@ -294,6 +290,15 @@ impl World {
         let worker = &mut self.workers[id as usize];
         let end = self.contended[worker.compute_server].hold(resource, worker.core, at, self.now);
         worker.contended += (end - at).saturating_sub(self.model.compute.held(resource));
+        end
+    }
+
+    /// Reads what holders of a resource change, at `at`; returns when that is in the core's cache.
+    #[inline]
+    pub fn observe(&mut self, id: WorkerId, resource: Resource, at: Nanos) -> Nanos {
+        let worker = &mut self.workers[id as usize];
+        let end = self.contended[worker.compute_server].observe(resource, worker.core, at);
+        worker.contended += end - at;
         end
     }
 

@@ -80,6 +80,7 @@ impl Cluster {
             mix: mix.parse()?,
             distribution: Distribution::Zipf { theta: 0.99 },
             scatter: Scatter::Hash,
+            ranks: None,
             keys: self.codec,
         };
         let all = (compute_servers * threads) as u64;

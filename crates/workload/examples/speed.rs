@@ -45,6 +45,7 @@ fn main() -> Result<(), SpecError> {
                 mix: mix.parse()?,
                 distribution: distribution.parse()?,
                 scatter: Scatter::Hash,
+                ranks: None,
                 keys,
             };
             let lane = Lane::new(0, 1).owning(keys.partition(0, partitions));

@@ -81,7 +81,7 @@ impl HotRecords {
     pub fn new(hot_spot: HotSpot, keys: &KeyCodec) -> HotRecords {
         let HotSpot { share, width, from } = hot_spot;
         let stretch = match keys.space() {
-            KeySpace::Dense => {
+            KeySpace::Dense | KeySpace::Packed => {
                 let all = keys.records();
                 let first = ((from * all as f64) as u64).min(all - 1);
                 let count = ((width * all as f64).round() as u64).clamp(1, all - first);

@@ -8,6 +8,8 @@
 //! anything is inserted. A [`KeySpace`] maps a key number to an integer, and a [`KeyCodec`] maps that integer
 //! to bytes with the same order:
 //! - [`KeySpace::Dense`]: the integer is the key number.
+//! - [`KeySpace::Packed`]: loaded records are consecutive integers, and new keys follow all of them. For
+//!   workloads without new keys.
 //! - [`KeySpace::Random64`]: a bijective mix of it, so records are spread over all integers in a different
 //!   order.
 
@@ -60,12 +62,14 @@ impl NewKeyOrder {
     }
 }
 
-/// Mapping of key numbers to integers, as named on the command line: `dense`, `random64`.
+/// Mapping of key numbers to integers, as named on the command line: `dense`, `packed`, `random64`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum KeySpace {
     /// Key number i is the integer i.
     #[default]
     Dense,
+    /// Record i is the integer i, and the new key that follows record i is as far behind all records.
+    Packed,
     /// Key number i is a pseudo-random integer; different numbers have different integers.
     Random64,
 }
@@ -76,6 +80,7 @@ impl FromStr for KeySpace {
     fn from_str(text: &str) -> Result<KeySpace, SpecError> {
         match text {
             "dense" => Ok(KeySpace::Dense),
+            "packed" => Ok(KeySpace::Packed),
             "random64" => Ok(KeySpace::Random64),
             _ => Err(SpecError::UnknownKeySpace(text.to_owned())),
         }
@@ -86,6 +91,7 @@ impl fmt::Display for KeySpace {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             KeySpace::Dense => "dense",
+            KeySpace::Packed => "packed",
             KeySpace::Random64 => "random64",
         })
     }
@@ -175,6 +181,7 @@ impl KeyCodec {
     pub fn integer(&self, key_number: u64) -> u64 {
         match (self.space, self.narrow) {
             (KeySpace::Dense, _) => key_number,
+            (KeySpace::Packed, _) => key_number / 2 + (key_number % 2) * self.records,
             (KeySpace::Random64, None) => mix64(key_number),
             (KeySpace::Random64, Some(mixer)) => mixer.mix(key_number),
         }
@@ -185,6 +192,10 @@ impl KeyCodec {
     pub fn key_number(&self, integer: u64) -> Option<u64> {
         let key_number = match (self.space, self.narrow) {
             (KeySpace::Dense, _) => integer,
+            (KeySpace::Packed, _) if integer < self.records => loaded_key(integer),
+            (KeySpace::Packed, _) => {
+                integer.checked_sub(self.records).filter(|&new| new < self.records).map(new_key)?
+            }
             (KeySpace::Random64, None) => unmix64(integer),
             (KeySpace::Random64, Some(mixer)) => mixer.unmix(integer),
         };
@@ -238,10 +249,11 @@ impl KeyCodec {
 }
 
 impl KeyCodec {
-    /// Number of integers over which keys are spread.
+    /// Number of integers over which loaded keys are spread.
     pub(crate) fn width(&self) -> u128 {
         match self.space {
             KeySpace::Dense => u128::from(self.key_numbers()),
+            KeySpace::Packed => u128::from(self.records),
             KeySpace::Random64 => 1 << (8 * self.size.min(8)),
         }
     }
@@ -261,7 +273,7 @@ mod tests {
     use proptest::prelude::*;
 
     fn spaces() -> impl Strategy<Value = KeySpace> {
-        prop_oneof![Just(KeySpace::Dense), Just(KeySpace::Random64)]
+        prop_oneof![Just(KeySpace::Dense), Just(KeySpace::Packed), Just(KeySpace::Random64)]
     }
 
     #[test]
@@ -285,7 +297,7 @@ mod tests {
 
     #[test]
     fn partitions_are_equally_wide_and_cover_everything() {
-        for space in [KeySpace::Dense, KeySpace::Random64] {
+        for space in [KeySpace::Dense, KeySpace::Packed, KeySpace::Random64] {
             for of in [1, 2, 3, 4, 7] {
                 let codec = KeyCodec::new(space, 8, 1000).expect("fits");
                 let parts: Vec<OwnedRange> = (0..of).map(|p| codec.partition(p, of)).collect();

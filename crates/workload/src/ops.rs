@@ -11,6 +11,7 @@ use crate::hot_spot::HotRecords;
 use crate::keys::{KeyCodec, KeySpace, NewKeyOrder, OwnedRange, is_loaded, loaded_key, new_key};
 use crate::mix::{InsertKeys, Mix, ScanLength};
 use crate::rng::{Rng, mix64, reduce};
+use crate::sample::Sample;
 use crate::scatter::{Scatter, Scatterer};
 use crate::zipf::{Distribution, Zipf};
 
@@ -44,6 +45,9 @@ pub struct WorkloadSpec {
     pub distribution: Distribution,
     pub scatter: Scatter,
     pub keys: KeyCodec,
+    /// Number of records of the data set whose popularity [`Distribution::Zipf`] has, if it is larger than
+    /// the number of keys; see [`Sample`].
+    pub ranks: Option<u64>,
 }
 
 /// One thread's part of a run.
@@ -78,6 +82,7 @@ impl Lane {
 ///     distribution: "zipf:0.99".parse()?,
 ///     scatter: Scatter::Hash,
 ///     keys: KeyCodec::new(KeySpace::Dense, 8, 1_000_000)?,
+///     ranks: None,
 /// };
 /// let mut stream = OpStream::new(&spec, 42, Lane::new(0, 1))?;
 /// let op = stream.next_op();
@@ -97,6 +102,7 @@ pub struct OpStream {
     scan_length: ScanLength,
     insert_keys: InsertKeys,
     popularity: Popularity,
+    sample: Sample,
     scatterer: Scatterer,
     fresh: FreshKeys,
     /// Completed new keys of this stream (see [`OpStream::inserted`]), oldest first; kept only for
@@ -125,9 +131,10 @@ impl OpStream {
         }
         let records = spec.keys.records();
         let draws_max = draws_max(&spec.keys, lane.owned)?;
+        let sample = Sample::new(spec.ranks.unwrap_or(records), records);
         let popularity = match spec.distribution {
             Distribution::Uniform => Popularity::Uniform,
-            Distribution::Zipf { theta } => Popularity::Zipf(Zipf::new(records, theta)?),
+            Distribution::Zipf { theta } => Popularity::Zipf(Zipf::new(sample.ranks(), theta)?),
             Distribution::Latest { theta } => Popularity::Latest(Zipf::new(records, theta)?),
             Distribution::HotSpot(hot_spot) => Popularity::HotSpot(HotRecords::new(hot_spot, &spec.keys)),
         };
@@ -141,6 +148,7 @@ impl OpStream {
             scan_length: spec.mix.scan_length,
             insert_keys: spec.mix.insert_keys,
             popularity,
+            sample,
             scatterer: spec.scatter.over(records),
             fresh: FreshKeys::new(records, lane),
             recent: Vec::new(),
@@ -215,7 +223,7 @@ impl OpStream {
         let records = self.codec.records();
         match &self.popularity {
             Popularity::Uniform => self.rng.below(records),
-            Popularity::Zipf(zipf) => self.scatterer.position(zipf.draw(&mut self.rng)),
+            Popularity::Zipf(zipf) => self.scatterer.position(self.sample.of_rank(zipf.draw(&mut self.rng))),
             Popularity::HotSpot(hot) => hot.draw(&self.codec, &mut self.rng),
             Popularity::Latest(zipf) => {
                 let age = zipf.draw(&mut self.rng).saturating_sub(self.recent.len() as u64);
@@ -292,6 +300,7 @@ fn first_owned(codec: &KeyCodec, owned: OwnedRange) -> Option<u64> {
             let record = owned.first.div_ceil(2);
             (record < codec.records()).then(|| loaded_key(record)).filter(is_owned)
         }
+        KeySpace::Packed => (owned.first < codec.records()).then(|| loaded_key(owned.first)).filter(is_owned),
         KeySpace::Random64 => (0..codec.records()).map(loaded_key).find(is_owned),
     }
 }

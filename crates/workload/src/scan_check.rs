@@ -51,7 +51,7 @@ impl ScanCheck {
                 let end = self.keys.key_numbers().min(start_key.saturating_add(2 * u64::from(len)));
                 self.floors.extend((start_key..end).map(|key_number| expected.before_read(key_number)));
             }
-            KeySpace::Random64 => self.next = self.keys.integer(start_key),
+            KeySpace::Packed | KeySpace::Random64 => self.next = self.keys.integer(start_key),
         }
     }
 
@@ -62,7 +62,7 @@ impl ScanCheck {
     pub fn record(&mut self, expected: &Expectation, key_number: u64, found: u32) -> Result<(), Violation> {
         let out_of_order = Violation::OutOfOrder { key_number };
         self.left = self.left.checked_sub(1).ok_or(out_of_order)?;
-        if self.keys.space() == KeySpace::Random64 {
+        if self.keys.space() != KeySpace::Dense {
             let integer = self.keys.integer(key_number);
             if integer < self.next {
                 return Err(out_of_order);
@@ -85,7 +85,7 @@ impl ScanCheck {
     /// # Errors
     /// There were fewer records than requested although more exist.
     pub fn end(&self) -> Result<(), Violation> {
-        if self.left == 0 || self.keys.space() == KeySpace::Random64 {
+        if self.left == 0 || self.keys.space() != KeySpace::Dense {
             return Ok(());
         }
         self.check_left_out(self.next..self.keys.key_numbers())

@@ -16,7 +16,7 @@
 use pando_cache::defect::Defect;
 use pando_cache::{CacheWorker, Conflict, FrameId, FrameState, Swip};
 use pando_fabric::defect::defect;
-use pando_fabric::{Endpoint, Work};
+use pando_fabric::{Endpoint, Resource, Work};
 
 use crate::layout::Layout;
 use crate::node::Target;
@@ -151,6 +151,13 @@ pub(crate) fn enter<'t, L: Layout>(
     Ok(VersionedNode { frame, version })
 }
 
+/// Charges the search of a cached node, and its transfer if another worker has changed it.
+#[inline(always)]
+pub(crate) fn charge_visit(node: VersionedNode<'_>, charge: impl Fn(Work)) {
+    charge(Work::NodeSearch);
+    charge(Work::Observe(Resource::Frame(node.frame.id().0)));
+}
+
 /// Leaf that covers `key`. Calls `charge` for every node on the path, including the leaf.
 #[inline(always)]
 fn cached_leaf<'t, L: Layout>(
@@ -160,7 +167,7 @@ fn cached_leaf<'t, L: Layout>(
 ) -> Result<VersionedNode<'t>, ResumePoint<'t>> {
     let mut node = tree.root_node().map_err(|Conflict| ResumePoint::default())?;
     loop {
-        charge(Work::NodeSearch);
+        charge_visit(node, &charge);
         match descend(tree, node, key) {
             Descent::To(step) => node = arrive(tree, step).ok_or_else(|| stuck_at(node))?,
             Descent::Leaf => return Ok(node),
@@ -209,7 +216,7 @@ pub(crate) async fn cached_leaf_in_turns<'t, L: Layout, E: Endpoint>(
     }
     let mut node = tree.root_node().map_err(|Conflict| ResumePoint::default())?;
     loop {
-        charge(Work::NodeSearch);
+        charge_visit(node, charge);
         match descend(tree, node, key) {
             Descent::To(step) => {
                 if step.far {

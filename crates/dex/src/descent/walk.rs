@@ -120,7 +120,7 @@ pub(crate) async fn walk_from<'t, L: Layout, E: Endpoint>(
     let mut parent = None;
     let mut inner = optimistic::inner_levels(tree).saturating_sub(tree.node(node).level().into());
     loop {
-        ctx.ep.charge(Work::NodeSearch);
+        optimistic::charge_visit(node, |work| ctx.ep.charge(work));
         let page = tree.node(node);
         let at = page.level();
         if at <= level {

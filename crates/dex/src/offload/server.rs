@@ -96,6 +96,7 @@ fn go_down<'m, L: Layout>(
     let (mut addr, mut level) = (call.node, call.level);
     loop {
         let words = memory.words(addr, layout.node_size()).ok()?;
+        memory.charge(Work::PageCheck);
         memory.charge(Work::NodeSearch);
         let node = Node::new(&layout, words);
         let is_meant = layout.verify(words).is_ok()

@@ -207,7 +207,7 @@ fn search<'t, L: Layout>(
 ) -> Lane<'t> {
     let mut node = node;
     loop {
-        charge(Work::NodeSearch);
+        optimistic::charge_visit(node, &charge);
         match optimistic::descend(tree, node, key) {
             Descent::To(step) => return Lane::Below(step),
             Descent::Leaf => {

@@ -25,7 +25,7 @@ impl Generated {
     /// Records of `keys`; `threads` threads sort them if they need sorting.
     pub fn new(keys: KeyCodec, values: ValueCodec, threads: usize) -> Generated {
         let pieces = match keys.space() {
-            KeySpace::Dense => Vec::new(),
+            KeySpace::Dense | KeySpace::Packed => Vec::new(),
             KeySpace::Random64 => sorted_integers(&keys, threads as u64),
         };
         Generated { keys, values, pieces }

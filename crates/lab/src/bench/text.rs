@@ -131,9 +131,10 @@ fn resources(report: &BenchReport, text: &mut String) {
     let Some(of) = report.resources else { return };
     let percent = |share: f64| format!("{:.0}%", share * 100.0);
     let busy = format!(
-        "by {}; busy: NIC {}, atomics {}, memory server's cores {}; threads compute {}, wait for each other {}",
+        "by {}; busy: NIC's messages {}, its wire {}, atomics {}, memory server's cores {}; threads compute {}, wait for each other {}",
         of.limit,
-        percent(of.shares.nic),
+        percent(of.shares.messages),
+        percent(of.shares.bytes),
         percent(of.shares.atomics.max(of.shares.blocked)),
         percent(of.shares.cores),
         percent(of.shares.compute),

@@ -10,7 +10,7 @@ use std::fmt::Write;
 use super::cell::Metric;
 use super::claims::{deviates, differ};
 use super::results::{Outcome, Results};
-use super::{Claim, Experiment, OWN, Setting};
+use super::{Claim, Cluster, Experiment, OWN, Setting};
 use crate::process::{commit, short_commit};
 
 pub(super) fn render(results: &Results<'_>, claims: &[Claim]) -> String {
@@ -25,8 +25,11 @@ pub(super) fn render(results: &Results<'_>, claims: &[Claim]) -> String {
     let whose = if experiment.source == OWN { "Setting" } else { "The paper's setting" };
     line(&format!("*{whose}.* {}\n", experiment.setting));
     line(&format!(
-        "*Here.* {}, scale `{scale}`, seed {seed}, commit {}. {}\n",
+        "*Here.* {}{}, scale `{scale}`, seed {seed}, commit {}. {}\n",
         experiment.place.name,
+        experiment.cluster.map_or_else(String::new, |Cluster { name, .. }| {
+            format!(" with the numbers of [{name}.toml]({CLUSTERS}/{name}.toml)")
+        }),
         short_commit(commit()),
         (experiment.sizes)(&results.setting)
     ));
@@ -58,16 +61,26 @@ pub(super) fn render(results: &Results<'_>, claims: &[Claim]) -> String {
     text
 }
 
+/// The files of the clusters.
+const CLUSTERS: &str = "../../crates/lab/clusters";
 /// The table of parameters that are not measurements.
 const FITTED: &str = "../sim.md#fitted-or-estimated-parameters";
 
 /// Lists the parameters of the model that decide the results and are not measurements.
 fn footing(experiment: &Experiment) -> String {
-    let listed = |names: &[&str]| names.iter().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ");
-    let (fitted, estimated) = (listed(experiment.fitted), listed(experiment.estimated));
+    let fitted_to = experiment.cluster.map(|cluster| cluster.model().fitted).unwrap_or_default();
+    let fitted = experiment.fitted.iter().map(|name| match fitted_to.get(*name) {
+        Some(figure) => format!("`{name}` (to {figure})"),
+        None => format!("`{name}`"),
+    });
+    let fitted = fitted.collect::<Vec<_>>().join(", ");
+    let estimated = experiment.estimated.iter().map(|name| format!("`{name}`"));
+    let estimated = estimated.collect::<Vec<_>>().join(", ");
     let mut sentences = Vec::new();
     if !fitted.is_empty() {
-        sentences.push(format!("Rests on parameters that were *fitted* to published figures: {fitted}."));
+        sentences.push(format!(
+            "Rests on parameters that were *fitted* to published figures, so that agreement with these is no evidence: {fitted}."
+        ));
     }
     if !estimated.is_empty() {
         sentences.push(format!("Rests on *estimates*: {estimated}."));

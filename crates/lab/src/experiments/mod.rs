@@ -9,6 +9,7 @@
 
 mod cell;
 mod claims;
+mod cluster;
 pub mod dex;
 mod document;
 mod elf;
@@ -22,9 +23,10 @@ mod sherman;
 mod smart;
 
 pub use cell::{Cell, Metric, Work};
+pub use cluster::Cluster;
 pub use progress::Progress;
 pub use results::{Outcome, Results};
-pub use run::{LabError, Written, run};
+pub use run::{LabError, RunOptions, Written, run};
 pub use scale::{Scale, Setting};
 
 use crate::figure::Figure;
@@ -44,12 +46,14 @@ pub struct Experiment {
     /// The varied quantity with its unit: the heading of a column.
     pub varied: &'static str,
     /// Parameters of the model that affect the results and were fitted to published figures: agreement with
-    /// those is no evidence. `docs/sim.md` lists all of them.
+    /// those is no evidence. The cluster's file names these figures ([`pando_sim::Model::fitted`]).
     pub fitted: &'static [&'static str],
     /// Parameters that are estimates, or were measured under other conditions.
     pub estimated: &'static [&'static str],
     /// Where it is run.
     pub place: Place,
+    /// The simulated cluster, if it is run on one.
+    pub cluster: Option<Cluster>,
     /// Sizes at a scale, for readers.
     pub sizes: fn(&Setting) -> String,
     /// See [`Setting::hundredths`].

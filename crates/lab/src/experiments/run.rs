@@ -69,9 +69,19 @@ pub struct Written {
     pub troubled: usize,
 }
 
-/// Runs an experiment and writes its files into `folder`, which is created if missing. Runs only the cells
-/// with `only` in their names (panel, series, label of the x axis); if it is empty, all cells. A later run of
-/// the whole experiment reuses the reports of a part.
+/// What to run, and how.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct RunOptions<'t> {
+    /// Only the cells with this text in their names (panel, series, label of the x axis); if it is empty, all
+    /// cells.
+    pub only: &'t str,
+    /// Number of cells that run side by side, if their time is virtual and memory allows it. `None`: one on
+    /// each core. Results do not depend on it.
+    pub jobs: Option<usize>,
+}
+
+/// Runs an experiment and writes its files into `folder`, which is created if missing. A later run of the
+/// whole experiment reuses the reports of a part.
 ///
 /// # Errors
 /// [`LabError`]. Unless writing a result fails, no file of results has been written then. The reports of
@@ -79,12 +89,14 @@ pub struct Written {
 pub fn run(
     experiment: &'static Experiment,
     setting: Setting,
-    only: &str,
+    options: RunOptions<'_>,
     folder: &Path,
     progress: &dyn Progress,
 ) -> Result<Written, LabError> {
+    let RunOptions { only, jobs } = options;
     let (hundredths, records) = (experiment.hundredths, experiment.records);
-    let setting = Setting { hundredths, records, ..setting };
+    let cluster = experiment.cluster.unwrap_or(setting.cluster);
+    let setting = Setting { hundredths, records, cluster, ..setting };
     let all = (experiment.cells)(&setting);
     let cells: Vec<Cell> = all.iter().filter(|cell| cell.name().contains(only)).cloned().collect();
     let left_out = all.len() - cells.len();
@@ -93,7 +105,7 @@ pub fn run(
         return Err(LabError::NoCell { name: experiment.name, only, first });
     }
     check_cells(experiment, &cells)?;
-    let jobs = jobs(experiment, &cells)?;
+    let jobs = jobs_at_once(experiment, &cells, jobs)?;
     make_folder(folder)?;
     let mut unfinished = Unfinished::open(folder, experiment.name);
     let outcomes = perform(&cells, jobs, &mut unfinished, progress)?;
@@ -118,11 +130,11 @@ fn check_cells(experiment: &Experiment, cells: &[Cell]) -> Result<(), LabError> 
     Ok(())
 }
 
-/// Number of cells that can run side by side.
-fn jobs(experiment: &Experiment, cells: &[Cell]) -> Result<usize, LabError> {
+/// Number of cells that run side by side, of those that were `wanted`.
+fn jobs_at_once(experiment: &Experiment, cells: &[Cell], wanted: Option<usize>) -> Result<usize, LabError> {
     let needed = cells.iter().map(|cell| cell.work.memory_bytes()).max().unwrap_or(0);
     let cores = match cells.iter().all(|cell| cell.work.is_timeless()) {
-        true => thread::available_parallelism().map_or(1, usize::from),
+        true => wanted.unwrap_or_else(|| thread::available_parallelism().map_or(1, usize::from)),
         false => 1,
     };
     let Some(available) = crate::process::available_memory_bytes() else { return Ok(cores) };

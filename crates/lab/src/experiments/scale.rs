@@ -7,8 +7,9 @@
 use std::fmt;
 
 use pando::OffloadPolicy;
-use pando_workload::Distribution;
+use pando_workload::{Distribution, KeySpace, Mix};
 
+use super::Cluster;
 use crate::bench::{BenchSpec, FabricKind, Length};
 
 /// Records that the DEX paper loads; more do not fit the memory of one machine.
@@ -58,11 +59,12 @@ pub struct Setting {
     pub records: u64,
     /// Operations in flight on each thread. `None`: as in the paper.
     pub slots: Option<usize>,
+    pub cluster: Cluster,
 }
 
 impl Setting {
     pub fn new(scale: Scale, seed: u64) -> Setting {
-        Setting { scale, seed, hundredths: 1, records: PAPER_KEYS, slots: None }
+        Setting { scale, seed, hundredths: 1, records: PAPER_KEYS, slots: None, cluster: Cluster::DEX }
     }
 
     pub fn keys(&self) -> u64 {
@@ -76,7 +78,7 @@ impl Setting {
     /// Numbers of warm-up and of measured operations, for a cell that needs a `share` of the usual work.
     pub fn operations(&self, share: f64) -> (u64, u64) {
         let (warmup, measured) = match self.scale {
-            Scale::Quick => (700_000 * self.hundredths.min(4), 300_000 * self.hundredths.min(4)),
+            Scale::Quick => (350_000 * self.hundredths.min(4), 150_000 * self.hundredths.min(4)),
             Scale::Full => (30_000_000, 30_000_000),
             Scale::Tiny => (3_000, 6_000),
         };
@@ -100,11 +102,19 @@ impl Setting {
         let (warmup, ops) = self.operations(share);
         BenchSpec {
             fabric: FabricKind::Sim,
+            model: self.cluster.model(),
             memory_servers: SERVERS,
             slots: self.slots.unwrap_or(1),
             offload: OffloadPolicy::CostAware,
             subtree_level: self.subtree_level(),
             keys: self.keys(),
+            key_space: match workload.parse() {
+                Ok(Mix { insert: 0, .. }) => KeySpace::Packed,
+                _ => KeySpace::Dense,
+            },
+            // So few keys cannot stand for so many.
+            ranks: (self.scale != Scale::Tiny).then_some(self.records),
+            inner_fill: 0.5,
             cache_bytes: self.bytes(PAPER_CACHE),
             warmup,
             length: Length::Ops(ops),
@@ -141,7 +151,7 @@ impl Setting {
             true => format!("The paper's {million} million records and caches."),
             false => format!(
                 "{} records instead of {million} million, caches smaller in proportion; as many servers, threads and NICs as in \
-                 the paper. Popularity is that of so few records, so that hot keys are hotter.",
+                 the paper. Keys are drawn as popular as those of {million} million are, as far as so few can be.",
                 crate::units::count(self.keys())
             ),
         }

@@ -10,7 +10,7 @@ use super::cell::{ATOMICS, Cell, LATENCY, LATENCY_P50, LATENCY_P90, READS, THROU
 use super::claims::{claim, times};
 use super::plot::{self, MOPS, Spacing};
 use super::scale::SKEWED;
-use super::{Claim, Experiment, Metric, Place, Results, Setting};
+use super::{Claim, Cluster, Experiment, Metric, Place, Results, Setting};
 use crate::bench::{BenchSpec, Design, System};
 use crate::figure::{Figure, YScale};
 
@@ -173,9 +173,10 @@ const FIG5: Experiment = Experiment {
     shows: "What each technique adds when a few keys are hot (Zipf 0.99).",
     setting: SETTING,
     varied: "techniques",
-    fitted: &["atomics_block"],
-    estimated: &["on_chip_atomic_ns"],
+    fitted: &["atomics_block", "read_ns"],
+    estimated: &["on_chip_conflict_ns"],
     place: Place::CLUSTER,
+    cluster: Some(Cluster::SHERMAN),
     sizes: Setting::describe,
     hundredths: 1,
     records: RECORDS,

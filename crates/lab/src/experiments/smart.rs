@@ -8,7 +8,7 @@ use pando_workload::KeySpace;
 use super::cell::{ATOMICS, Cell, LATENCY, LATENCY_P50, READS, THROUGHPUT, TRAFFIC, WRITES};
 use super::claims::{claim, times};
 use super::plot::{self, MOPS};
-use super::{Claim, Experiment, Metric, Place, Results, Setting};
+use super::{Claim, Cluster, Experiment, Metric, Place, Results, Setting};
 use crate::bench::{BenchSpec, Design, System};
 
 pub(super) const EXPERIMENTS: &[Experiment] = &[YCSB, FACTORS];
@@ -24,8 +24,7 @@ const CACHE: u64 = 600_000_000;
 const SLOTS: usize = 2;
 const METRICS: &[Metric] = &[THROUGHPUT, LATENCY_P50, LATENCY, READS, WRITES, ATOMICS, TRAFFIC];
 const SETTING: &str = "60 million records with values of 8 B and keys of 8 or 32 B, Zipf 0.99; 16 compute servers of 24 clients with 600 MB of \
-                       cache and 2 operations in flight, 2 memory servers (SMART §6.1). Its NICs are ConnectX-6; here they are those of \
-                       the other papers, ConnectX-5.";
+                       cache and 2 operations in flight, 2 memory servers (SMART §6.1).";
 
 /// The paper's names of the workloads, and ours.
 const MIXES: [(&str, &str); 6] = [
@@ -64,9 +63,10 @@ const YCSB: Experiment = Experiment {
     shows: "What a radix tree gains where values are small and leaves are large, and loses at ranges.",
     setting: SETTING,
     varied: "workload",
-    fitted: &["fifo_ns", "atomics_block"],
-    estimated: &["spinner_ns", "on_chip_atomic_ns"],
+    fitted: &["spinner_ns"],
+    estimated: &["hand_over_ns", "on_chip_conflict_ns"],
     place: Place::CLUSTER,
+    cluster: Some(Cluster::SMART),
     sizes: Setting::describe,
     hundredths: 1,
     records: RECORDS,
@@ -139,7 +139,6 @@ const FACTORS: Experiment = Experiment {
     source: "SMART, Figure 15, §6.3",
     shows: "What each technique adds, in the workloads that it is meant for.",
     varied: "techniques",
-    estimated: &["spinner_ns"],
     cells: factor_cells,
     claims: factor_claims,
     figure: |results| {

@@ -11,7 +11,7 @@ use std::path::PathBuf;
 use pando::{Access, CacheOptions, Eviction, OffloadPolicy};
 use pando_sim::Model;
 use pando_workload::{
-    Distribution, InsertKeys, KeyCodec, KeySpace, Mix, ScanLength, Scatter, ValueCodec, WorkloadSpec,
+    Distribution, InsertKeys, KeyCodec, KeySpace, Mix, Sample, ScanLength, Scatter, ValueCodec, WorkloadSpec,
 };
 use serde::{Serialize, Serializer};
 
@@ -129,6 +129,10 @@ pub struct BenchSpec {
     pub scan_length: Option<ScanLength>,
     #[serde(serialize_with = "as_text")]
     pub scatter: Scatter,
+    /// Number of records of the data set whose popularity Zipf's law has ([`pando_workload::Sample`]). `None`:
+    /// that of the keys.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ranks: Option<u64>,
     /// Lookups passed in one call, in workloads of lookups only. 1: one at a time.
     pub multi_get: usize,
     /// Whether every answer is checked, and the whole index at the end.
@@ -181,6 +185,7 @@ impl Default for BenchSpec {
             insert_keys: None,
             scan_length: None,
             scatter: Scatter::Hash,
+            ranks: None,
             multi_get: 1,
             verify: true,
             audit: true,
@@ -242,7 +247,7 @@ impl BenchSpec {
     pub fn workload_spec(&self) -> Result<WorkloadSpec, BenchError> {
         let keys = KeyCodec::new(self.key_space, self.key_size, self.keys)?;
         let (mix, distribution) = (self.mix()?, self.distribution()?);
-        Ok(WorkloadSpec { mix, distribution, scatter: self.scatter, keys })
+        Ok(WorkloadSpec { mix, distribution, scatter: self.scatter, keys, ranks: self.ranks })
     }
 
     pub fn value_codec(&self) -> ValueCodec {
@@ -300,7 +305,7 @@ impl BenchSpec {
     /// it. With random keys, each key may need an inner node of its own.
     fn radix_bytes(&self) -> f64 {
         match self.key_space {
-            KeySpace::Dense => 100.0,
+            KeySpace::Dense | KeySpace::Packed => 100.0,
             KeySpace::Random64 => 2_300.0,
         }
     }
@@ -357,6 +362,13 @@ impl BenchSpec {
             _ => {}
         }
         let spec = self.workload_spec()?;
+        let ranks_max = Sample::ranks_max(self.keys);
+        if self.ranks.is_some_and(|ranks| ranks > ranks_max) {
+            return invalid(format!(
+                "{} keys can be as popular as those of {ranks_max} records at most",
+                self.keys
+            ));
+        }
         if self.multi_get > 1 && spec.mix.read != 100 {
             return invalid(format!(
                 "lookups can be batched in workloads that only look up, which {} is not",
@@ -524,6 +536,7 @@ mod tests {
             BenchSpec { fill: 0.0, ..spec.clone() },
             BenchSpec { inner_fill: 1.5, ..spec.clone() },
             BenchSpec { read_ahead: 0, ..spec.clone() },
+            BenchSpec { ranks: Some(1 << 60), ..spec.clone() },
             BenchSpec { system: System::Plain, ..spec.clone() },
             BenchSpec { length: Length::Ops(0), ..spec.clone() },
             BenchSpec { length: Length::Seconds(-1.0), ..spec.clone() },

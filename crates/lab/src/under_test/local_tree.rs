@@ -162,6 +162,7 @@ impl<L: Layout> LocalTree<L> {
         let mut node = self.root;
         loop {
             charge(Work::NodeSearch);
+            charge(Work::Observe(Resource::Frame(node)));
             path(node);
             let page = self.page(node);
             if header::level(page) == 0 {

@@ -10,7 +10,7 @@ use std::fs;
 use pando_lab::bench::{self, BenchSpec, FabricKind, Length, System};
 use pando_lab::calibrate::{self, CalibrateOptions};
 use pando_lab::elastic::{self, Clients, ElasticSpec, PlannedMove, Spread};
-use pando_lab::experiments::{self, Scale, Setting};
+use pando_lab::experiments::{self, RunOptions, Scale, Setting};
 use pando_lab::simulate::{FaultSet, Summary, Systems, run_seed};
 use serde_json::Value;
 
@@ -128,7 +128,14 @@ fn note_experiments(fields: &mut Fields) {
         let experiment = experiments::find(name).expect("a known experiment");
         let setting = Setting::new(Scale::Tiny, 1);
         let only = (experiment.cells)(&setting)[0].name();
-        experiments::run(experiment, setting, &only, folder.path(), &()).expect("it runs");
+        experiments::run(
+            experiment,
+            setting,
+            RunOptions { only: &only, ..RunOptions::default() },
+            folder.path(),
+            &(),
+        )
+        .expect("it runs");
         let text = fs::read_to_string(folder.path().join(format!("{name}.json"))).expect("it was written");
         fields.note_text(&format!("experiment {name}"), &text);
     }

@@ -72,11 +72,15 @@ fn atomics_on_the_chip_need_no_pcie_transaction() {
     cluster.set_on_chip(word(0), CHIP).expect("there is room");
     let chip = elapsed(&cluster, [Act::Add(64)].into_iter());
     assert_eq!(host - chip, network.atomic_unit_ns);
-    let all = elapsed(&cluster, (0..THREADS).map(|_| Act::Add(64)));
+    let all = elapsed(&cluster, (0..THREADS).map(|n| Act::Add(8 * n)));
     // The messages of the NIC take longer than the atomics: 35 per microsecond.
     assert!(all < chip + THREADS * 1_000 / network.messages_per_us + 500, "{all}");
+    // On one word they wait for each other.
+    let one = elapsed(&cluster, (0..THREADS).map(|_| Act::Add(64)));
+    let ns = (THREADS - 1) * network.on_chip_conflict_ns;
+    assert!((ns..ns + 500).contains(&(one - chip)), "{one}");
     let direct = cluster.direct(1);
-    assert_eq!(block_on(&direct, direct.read_word(word(64))).expect("up"), THREADS + 2);
+    assert_eq!(block_on(&direct, direct.read_word(word(64))).expect("up"), THREADS + 3);
 }
 
 #[test]

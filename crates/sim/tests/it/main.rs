@@ -3,5 +3,6 @@
 mod atomics;
 mod conformance;
 mod faults;
+mod nic;
 mod preempted;
 mod time;

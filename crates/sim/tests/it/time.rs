@@ -172,7 +172,7 @@ fn latencies(cores: usize, calls: usize, nodes: u64) -> Vec<u64> {
 
 #[test]
 fn what_a_handler_charges_makes_its_call_longer() {
-    let search = Model::default().compute.node_search_ns;
+    let search = Model::default().memory_server.node_search_ns;
     let (short, long) = (latencies(1, 1, 0)[0], latencies(1, 1, 100)[0]);
     assert_eq!(long, short + 100 * search);
     // Ten calls run one after the other on one core, and in two rounds on five.
@@ -247,9 +247,9 @@ fn contending(servers: usize, threads: usize, resource: impl Fn(usize) -> Resour
 
 #[test]
 fn threads_of_a_server_wait_for_each_other_and_for_nobody_else() {
-    let queue = Model::default().compute.queue_ns;
+    let queue = Model::default().compute.bucket_ns;
     let alone = contending(1, 1, |_| Resource::CoolingQueue);
-    assert!((100 * queue..101 * queue).contains(&alone), "{alone}");
+    assert!((100 * queue..110 * queue).contains(&alone), "{alone}");
     let hand_over = Model::default().compute.hand_over_ns;
     let eight = contending(1, 8, |_| Resource::CoolingQueue);
     assert!(eight >= 800 * queue + 700 * hand_over, "eight threads one after the other: {eight}");

@@ -8,6 +8,7 @@ fn spec(mix: &str, distribution: &str, space: KeySpace, records: u64) -> Workloa
         mix: mix.parse().expect("a mix"),
         distribution: distribution.parse().expect("a distribution"),
         scatter: Scatter::Hash,
+        ranks: None,
         keys: KeyCodec::new(space, 8, records).expect("a key space"),
     }
 }
@@ -212,10 +213,11 @@ fn ranges_without_popular_keys_still_make_progress() {
 
 #[test]
 fn ranges_without_loaded_keys_are_refused() {
-    for space in [KeySpace::Dense, KeySpace::Random64] {
+    for space in [KeySpace::Dense, KeySpace::Packed, KeySpace::Random64] {
         let spec = spec("read-only", "uniform", space, 1000);
         let nothing = match space {
             KeySpace::Dense => OwnedRange { first: 7, last: 7 },
+            KeySpace::Packed => OwnedRange { first: 1000, last: 1999 },
             KeySpace::Random64 => {
                 let taken = spec.keys.integer(0);
                 OwnedRange { first: taken + 1, last: taken + 1 }

@@ -32,7 +32,7 @@ pub(super) const FIG11: Experiment = Experiment {
     setting: "Read-intensive. Compute servers have as much memory in all as the local tree's nodes take, 4.96 GB in the \
               paper, so that 4 have a quarter each (§8.3). Leaves are loaded to 70% here, with which 200 million records \
               take that much; DEX's caches are filled by operations first. The local tree runs on the 36 cores of one server.",
-    estimated: &["spinner_ns"],
+    estimated: &["hand_over_ns"],
     cells,
     claims,
     figure: |results| {

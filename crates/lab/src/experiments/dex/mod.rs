@@ -19,7 +19,7 @@ use super::cell::{LATENCY, LEAF_HITS, READS, THROUGHPUT, TRAFFIC, TWO_SIDED, WRI
 use super::claims::{claim, percent, times};
 use super::plot;
 use super::scale::{PAPER_KEYS, SKEWED};
-use super::{Experiment, Metric, Place, Setting};
+use super::{Cluster, Experiment, Metric, Place, Setting};
 
 pub(super) const EXPERIMENTS: &[Experiment] = &[
     table2::TABLE2,
@@ -59,9 +59,10 @@ const COMMON: Experiment = Experiment {
     shows: "",
     setting: "",
     varied: "compute threads",
-    fitted: &["fifo_ns", "atomics_block"],
-    estimated: &["spinner_ns", "dispatch_ns", "work_percent"],
+    fitted: &["spinner_ns"],
+    estimated: &["hand_over_ns", "dispatch_ns"],
     place: Place::CLUSTER,
+    cluster: Some(Cluster::DEX),
     sizes: Setting::describe,
     hundredths: 1,
     records: PAPER_KEYS,

@@ -103,7 +103,7 @@ pub(super) const FIG18: Experiment = Experiment {
               every leaf.",
     varied: "admission probability",
     fitted: &[],
-    estimated: &["dispatch_ns", "work_percent"],
+    estimated: &["dispatch_ns"],
     cells: fig18_cells,
     claims: fig18_claims,
     figure: fig18_figure,

@@ -24,7 +24,6 @@ pub(super) const TABLE2: Experiment = Experiment {
               faster, so that both are shown. Every update stores another value here; the code of SMART skips the WRITE \
               of a value that is there already.",
     varied: "workload",
-    estimated: &["dispatch_ns", "work_percent", "spinner_ns"],
     hundredths: 5,
     metrics: &[READS, WRITES, ATOMICS, TWO_SIDED, TRAFFIC, LEAF_HITS, THROUGHPUT],
     cells,

@@ -68,6 +68,7 @@ const COMMON: Experiment = Experiment {
         name: "A model of the paper's machine",
         note: "Times of persistent memory are modelled; there is none here.",
     },
+    cluster: None,
     sizes: describe,
     hundredths: 1,
     records: 100_000_000,

@@ -8,7 +8,7 @@ use pando_fabric::OffloadPolicy;
 use super::super::cell::metric;
 use super::super::claims::claim;
 use super::super::plot::{self, Spacing};
-use super::super::{Cell, Claim, Experiment, Metric, OWN, Place, Results, Scale, Setting};
+use super::super::{Cell, Claim, Cluster, Experiment, Metric, OWN, Place, Results, Scale, Setting};
 use super::{COMMON, cell, spec};
 use crate::elf::{Data, ElfWork, OffloadSpec, OrderRule};
 use crate::figure::YScale;
@@ -45,8 +45,9 @@ pub(super) const OFFLOAD: Experiment = Experiment {
               first in the tree, or where their cardinality puts them (deep). The trie is cached, or nothing is. The threads of one \
               compute server share a reader. All policies answer the same queries, and each answer is checked.",
     varied: "share of the rows found",
-    estimated: &["dispatch_ns", "work_percent"],
+    estimated: &["dispatch_ns"],
     place: Place::CLUSTER,
+    cluster: Some(Cluster::DEX),
     sizes: |setting| {
         let (one, many) = (numbers(setting, 1), numbers(setting, 36));
         format!(

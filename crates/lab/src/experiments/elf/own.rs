@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use super::super::cell::metric;
 use super::super::claims::claim;
-use super::super::{Cell, Claim, Experiment, Metric, OWN, Place, Results, Scale, Setting, plot};
+use super::super::{Cell, Claim, Cluster, Experiment, Metric, OWN, Place, Results, Scale, Setting, plot};
 use super::{CARDINALITY, COMMON, cell, spec, uniform};
 use crate::elf::{Data, ElfWork, OrderRule};
 use crate::figure::{Figure, Panel, Reference, Series, Shape, XAxis, XTicks, YScale};
@@ -227,6 +227,7 @@ pub(super) const REMOTE: Experiment = Experiment {
     varied: "share of the image that may be cached",
     estimated: &[],
     place: Place::CLUSTER,
+    cluster: Some(Cluster::DEX),
     sizes: |setting| {
         let (uniform, lineitem) = remote_data(setting);
         format!(
