@@ -51,6 +51,8 @@ fn spec(setting: &Setting, system: System, workload: &str, key_size: usize) -> B
         cache_bytes: setting.bytes(CACHE),
         key_space: KeySpace::Random64,
         key_size,
+        // B-link trees keep all inner nodes in their caches.
+        inner_fill: BenchSpec::default().inner_fill,
         ..setting.spec_of_share(workload, share)
     }
     .on_system(system)
