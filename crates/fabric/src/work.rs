@@ -37,9 +37,9 @@ pub enum Resource {
     Frame(u32),
     /// A bucket of the cooling map.
     CoolingBucket(u32),
-    /// The FIFO queue of a cache with FIFO eviction, and its byte count: two cache lines that every thread
-    /// changes for each page that enters or leaves a full cache.
-    FifoQueue,
+    /// A word that the workers of a compute server change by atomic instructions, such as the byte count of a
+    /// cache. Nobody spins for it, but its cache line goes from one to the next.
+    Word(u32),
     /// The single queue used in place of the cooling map. Its lock is held while a page is inserted, removed
     /// or evicted.
     CoolingQueue,

@@ -27,8 +27,8 @@ struct Interval {
     begin: Nanos,
     end: Nanos,
     core: u32,
-    /// Readers that spin until its end.
-    readers: u64,
+    /// Threads that spin until its begin or its end: the one that takes it if it is a lock, and readers.
+    spinners: u64,
 }
 
 /// A resource that was held.
@@ -54,6 +54,19 @@ impl Contended {
 
     /// Reserves the resource for `core` from `at` on, which is not before `now`; returns when it is released.
     pub fn hold(&mut self, resource: Resource, core: u32, at: Nanos, now: Nanos) -> Nanos {
+        self.take(resource, core, at, now, u64::from(is_lock(resource)), self.compute.held(resource))
+    }
+
+    /// Fetches the line for `core`, which keeps it for `held`; returns when it is done.
+    fn take(
+        &mut self,
+        resource: Resource,
+        core: u32,
+        at: Nanos,
+        now: Nanos,
+        spinners: u64,
+        held: Nanos,
+    ) -> Nanos {
         let Self { lines, limit, compute } = self;
         if lines.len() >= *limit {
             lines.retain(|_, line| line.holds.last().is_some_and(|last| last.end + FORGOTTEN_NS > now));
@@ -71,26 +84,32 @@ impl Contended {
         let needed = loop {
             let taking = before.map_or(0, |before| take_over(compute, before, core, begin, ahead));
             let taking = taking.max(take_from(compute, readers, core));
-            let needed = taking + compute.held(resource);
+            let needed = taking + held;
             let Some(next) = holds.get(place) else { break needed };
-            if begin + needed <= next.begin {
+            if begin + needed.max(1) <= next.begin {
                 break needed;
             }
-            ahead += if next.end > at { 1 + next.readers } else { 0 };
+            ahead += if next.end > at { next.spinners } else { 0 };
             begin = begin.max(next.end);
             before = Some(*next);
             place += 1;
         };
-        holds.insert(place, Interval { begin, end: begin + needed, core, readers: 0 });
+        holds.insert(place, Interval { begin, end: begin + needed, core, spinners });
         begin + needed
     }
 
     /// Reads the resource on `core` from `at` on; returns when the core has it. A holder is waited for.
-    pub fn observe(&mut self, resource: Resource, core: u32, at: Nanos) -> Nanos {
+    /// The first reader after a change occupies the line while it fetches it; for others it is shared by then.
+    pub fn observe(&mut self, resource: Resource, core: u32, at: Nanos, now: Nanos) -> Nanos {
         let Self { lines, compute, .. } = self;
         let Some(Line { holds, readers }) = lines.get_mut(&number(resource)) else { return at };
         let Some(last) = holds.iter_mut().rev().find(|hold| hold.begin <= at) else { return at };
         let begin = at.max(last.end);
+        if *readers == 0 && last.core != core && (begin == at || !is_lock(resource)) {
+            let end = self.take(resource, core, at, now, 0, 0);
+            self.lines.entry(number(resource)).or_default().readers = bit(core);
+            return end;
+        }
         let is_known = *readers & bit(core) != 0 && begin == at;
         *readers |= bit(core);
         if is_known {
@@ -99,9 +118,15 @@ impl Contended {
         if begin == at {
             return at + take_over(compute, *last, core, at, 0);
         }
-        last.readers += 1;
-        begin + take_over(compute, *last, core, begin, last.readers - 1)
+        let ahead = last.spinners.saturating_sub(1);
+        last.spinners += u64::from(last.spinners > 0);
+        begin + take_over(compute, *last, core, begin, ahead)
     }
+}
+
+/// Whether those who want the resource spin until it is released.
+fn is_lock(resource: Resource) -> bool {
+    !matches!(resource, Resource::Word(_))
 }
 
 fn bit(core: u32) -> u64 {
@@ -138,7 +163,7 @@ fn number(resource: Resource) -> u64 {
         Resource::Frame(frame) => (0, frame),
         Resource::CoolingBucket(bucket) => (1, bucket),
         Resource::CoolingQueue => (2, 0),
-        Resource::FifoQueue => (2, 1),
+        Resource::Word(number) => (5, number),
         Resource::LockQueue(part) => (3, part),
         _ => (4, 0),
     };
@@ -214,19 +239,40 @@ mod tests {
     fn readers_pay_once_after_each_change_and_the_next_writer_pays_for_them() {
         let mut local = Contended::new(&compute());
         let frame = Resource::Frame(7);
-        assert_eq!(local.observe(frame, 1, 500), 500, "nobody changed it");
+        assert_eq!(local.observe(frame, 1, 500, 500), 500, "nobody changed it");
         assert_eq!(local.hold(frame, 0, 1_000, 1_000), 1_010);
-        assert_eq!(local.observe(frame, 0, 1_020), 1_020, "its own change");
-        assert_eq!(local.observe(frame, 1, 1_005), 1_010 + 50, "it waits for the holder");
-        assert_eq!(local.observe(frame, 1, 1_100), 1_100, "it has the line");
-        assert_eq!(local.observe(frame, 2, 1_100), 1_100 + 150, "from another socket");
+        assert_eq!(local.observe(frame, 0, 1_020, 1_020), 1_020, "its own change");
+        assert_eq!(local.observe(frame, 1, 1_005, 1_005), 1_010 + 50, "it waits for the holder");
+        assert_eq!(local.observe(frame, 1, 1_100, 1_100), 1_100, "it has the line");
+        assert_eq!(local.observe(frame, 2, 1_100, 1_100), 1_100 + 150, "from another socket");
         assert_eq!(
             local.hold(frame, 0, 1_500, 1_500),
             1_500 + 150 + 10,
             "from its readers, of whom none spins"
         );
         assert_eq!(local.hold(frame, 0, 1_700, 1_700), 1_710, "it has the line");
-        assert_eq!(local.observe(frame, 1, 1_800), 1_850);
+        assert_eq!(local.observe(frame, 1, 1_800, 1_800), 1_850);
+    }
+
+    #[test]
+    fn the_first_reader_occupies_the_line_while_it_fetches_it() {
+        let mut local = Contended::new(&compute());
+        let frame = Resource::Frame(7);
+        assert_eq!(local.hold(frame, 0, 1_000, 1_000), 1_010);
+        assert_eq!(local.observe(frame, 2, 1_020, 1_020), 1_020 + 150);
+        assert_eq!(local.observe(frame, 3, 1_030, 1_030), 1_170 + 50, "then its neighbour has it");
+        assert_eq!(local.hold(frame, 1, 1_040, 1_040), 1_170 + 150 + 10, "and a writer after the first");
+    }
+
+    #[test]
+    fn nobody_spins_for_a_word() {
+        let mut local = Contended::new(&compute());
+        let word = Resource::Word(0);
+        assert_eq!(local.hold(word, 0, 1_000, 1_000), 1_100);
+        assert_eq!(local.hold(word, 1, 1_000, 1_000), 1_100 + 50 + 100);
+        assert_eq!(local.hold(word, 2, 1_000, 1_000), 1_250 + 150 + 100);
+        assert_eq!(local.observe(word, 3, 1_000, 1_000), 1_500 + 50, "readers take their turns");
+        assert_eq!(local.hold(word, 0, 1_000, 1_000), 1_550 + 150 + 100);
     }
 
     #[test]

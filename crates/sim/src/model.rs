@@ -263,7 +263,7 @@ impl Compute {
             Resource::CoolingBucket(_)
             | Resource::LockQueue(_)
             | Resource::CoolingQueue
-            | Resource::FifoQueue => self.bucket_ns,
+            | Resource::Word(_) => self.bucket_ns,
             _ => 0,
         }
     }

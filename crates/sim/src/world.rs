@@ -297,7 +297,7 @@ impl World {
     #[inline]
     pub fn observe(&mut self, id: WorkerId, resource: Resource, at: Nanos) -> Nanos {
         let worker = &mut self.workers[id as usize];
-        let end = self.contended[worker.compute_server].observe(resource, worker.core, at);
+        let end = self.contended[worker.compute_server].observe(resource, worker.core, at, self.now);
         worker.contended += end - at;
         end
     }

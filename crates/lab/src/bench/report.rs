@@ -141,13 +141,18 @@ pub struct CacheFigures {
 pub struct ResourceFigures {
     /// The limiting resource.
     pub limit: &'static str,
+    /// Busy share of the busier of the two resources of a NIC, messages and bytes.
+    pub nic: f64,
+    /// Busy share of the wire in that of the NIC.
+    pub payload: f64,
     #[serde(flatten)]
     pub shares: Shares,
 }
 
 impl From<Shares> for ResourceFigures {
     fn from(shares: Shares) -> Self {
-        Self { limit: shares.limit(), shares }
+        let nic = shares.messages.max(shares.bytes);
+        Self { limit: shares.limit(), nic, payload: shares.bytes / nic.max(f64::MIN_POSITIVE), shares }
     }
 }
 

@@ -35,7 +35,11 @@ struct Cost {
 
 /// Runs lookups, with `updates` percent updates, on `threads` threads of each compute server.
 fn cost(options: Options, partitioned: bool, updates: u64, threads: u64) -> Cost {
-    let model = Model { faults: Faults { torn_share: 0.0, ..Faults::default() }, ..Model::default() };
+    cost_on(Model::default(), options, partitioned, updates, threads)
+}
+
+fn cost_on(model: Model, options: Options, partitioned: bool, updates: u64, threads: u64) -> Cost {
+    let model = Model { faults: Faults { torn_share: 0.0, ..Faults::default() }, ..model };
     let regions = vec![16 << 20; SERVERS as usize];
     let config = SimConfig { regions, compute_servers: SERVERS as usize, seed: 1, model };
     let fabric = SimFabric::new(&config).expect("a sound model");
@@ -165,8 +169,10 @@ fn contended_updates_with_version_reads_cost_more_reads() {
 
 #[test]
 fn each_technique_saves_what_it_is_for() {
+    let cluster = include_str!("../../../lab/clusters/sherman.toml");
+    let cluster = Model::from_toml(cluster).expect("a sound model");
     let costs = Options::ladder(CACHE).map(|(name, options)| {
-        let cost = cost(options, false, 50, THREADS);
+        let cost = cost_on(cluster.clone(), options, false, 50, THREADS);
         eprintln!("{name} {cost:?}");
         cost
     });

@@ -20,6 +20,29 @@ const QUEUE_BYTES_MIN: u64 = 64 << 10;
 /// Second chances granted before a unit must be evicted.
 const CHANCES: usize = 16;
 
+/// Words that all threads of the published code change: the bytes that are left, and the ends of two queues
+/// without locks, of cached nodes and of nodes that were evicted and wait until no reader can have them.
+const BYTES: Resource = Resource::Word(0);
+const NEWEST: Resource = Resource::Word(1);
+const OLDEST: Resource = Resource::Word(2);
+const LAST_RETIRED: Resource = Resource::Word(3);
+const FIRST_RETIRED: Resource = Resource::Word(4);
+
+/// What the published code does with these words for a node that enters the cache, ...
+const ADMISSION: [Work; 3] = [Work::Hold(BYTES), Work::Hold(NEWEST), Work::Observe(BYTES)];
+/// ... and for a node that leaves it.
+const EVICTION: [Work; 9] = [
+    Work::Observe(OLDEST),
+    Work::Hold(OLDEST),
+    Work::Hold(BYTES),
+    Work::Hold(LAST_RETIRED),
+    Work::Observe(FIRST_RETIRED),
+    Work::Hold(FIRST_RETIRED),
+    Work::Observe(NEWEST),
+    Work::Observe(OLDEST),
+    Work::Observe(BYTES),
+];
+
 #[derive(Default)]
 struct Queue {
     /// Units that were replaced or forgotten are dead, and stay until they reach the front.
@@ -56,11 +79,11 @@ impl Queues {
         (0..self.queues.len()).map(|number| self.queue(number).bytes).sum()
     }
 
-    fn charge<E: Endpoint>(&self, ep: &E, number: usize) {
-        ep.charge(Work::Hold(match self.policy {
-            CachePolicy::Fifo => Resource::FifoQueue,
-            CachePolicy::Scalable => Resource::CoolingBucket(number as u32),
-        }));
+    fn charge<E: Endpoint>(&self, ep: &E, number: usize, published: &[Work]) {
+        match self.policy {
+            CachePolicy::Fifo => published.iter().for_each(|&work| ep.charge(work)),
+            CachePolicy::Scalable => ep.charge(Work::Hold(Resource::CoolingBucket(number as u32))),
+        }
     }
 
     /// Adds a unit that was just stored in the index in place of `before`. While the queue is too long, calls
@@ -76,7 +99,7 @@ impl Queues {
             self.forget(before);
         }
         let number = self.number(&unit);
-        self.charge(ep, number);
+        self.charge(ep, number, &ADMISSION);
         let mut queue = self.queue(number);
         queue.bytes += unit.bytes();
         queue.units.push_back(Arc::downgrade(&unit));
@@ -91,7 +114,7 @@ impl Queues {
                 queue.units.push_back(Arc::downgrade(&oldest));
             } else if evict(&oldest) {
                 queue.bytes -= oldest.bytes();
-                self.charge(ep, number);
+                self.charge(ep, number, &EVICTION);
             }
         }
     }
