@@ -185,6 +185,6 @@ fn each_technique_saves_what_it_is_for() {
     assert!(hierarchical.writes < on_chip.writes);
     // Waiters for a lock in host memory delay its holder; examples/ladder.rs shows by how much in the
     // published cluster.
-    assert!(combined.rate > plus.rate && on_chip.rate > 2.0 * combined.rate, "{costs:?}");
+    assert!(combined.rate > plus.rate && on_chip.rate > 1.5 * combined.rate, "{costs:?}");
     assert!(hierarchical.rate > on_chip.rate && sherman.rate > hierarchical.rate, "{costs:?}");
 }
