@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# The verbs fabric on a real RDMA stack: Debian's kernel with a software device (rdma_rxe), booted in QEMU (ci/rxe).
+# The verbs fabric on a real RDMA stack: Debian's kernel with a software device (rdma_rxe), booted in QEMU (ci/rxe). Before
+# that, bad input to the program that runs there, which is the one without Parquet.
 #
 # The conformance suite, memory servers that are stopped and killed, and a verified benchmark between processes. It takes some
 # minutes; what is measured there says nothing about speed. Keeps what it downloads in target/rxe.
@@ -14,7 +15,8 @@ fi
 
 cargo clippy -p pando-fabric-verbs --features verbs --all-targets -- -D warnings
 cargo clippy -p pando-cli --no-default-features --features verbs --all-targets -- -D warnings
-cargo build -p pando-cli --no-default-features --features verbs
+# Builds the program too.
+cargo test -p pando-cli --no-default-features --features verbs --test it bad_input
 
 work=$(realpath -m "${CARGO_TARGET_DIR:-target}/rxe")
 programs=$work/programs

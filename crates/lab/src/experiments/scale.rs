@@ -115,6 +115,8 @@ impl Setting {
             // So few keys cannot stand for so many.
             ranks: (self.scale != Scale::Tiny).then_some(self.records),
             inner_fill: 0.5,
+            // A scan of the paper is a lookup after the other (DEX §7).
+            read_ahead: 1,
             cache_bytes: self.bytes(PAPER_CACHE),
             warmup,
             length: Length::Ops(ops),

@@ -42,11 +42,12 @@ pub(super) fn system(name: &str) -> System {
 }
 
 /// A cell of the system with this name. As in the paper, caches of B-link trees hold all inner nodes: 3.02
-/// READs of a lookup are a leaf and two versions (Table 2).
+/// READs of a lookup are a leaf and two versions (Table 2). Their scans READ several leaves together.
 pub(super) fn cell(panel: &str, name: &str, x: (f64, impl ToString), spec: BenchSpec) -> Cell {
     let system = system(name);
-    let inner_fill = if system == System::Dex { spec.inner_fill } else { BenchSpec::default().inner_fill };
-    plot::cell(panel, name, x, BenchSpec { inner_fill, ..spec }.on_system(system))
+    let base = if system == System::Dex { spec.clone() } else { BenchSpec::default() };
+    let spec = BenchSpec { inner_fill: base.inner_fill, read_ahead: base.read_ahead, ..spec };
+    plot::cell(panel, name, x, spec.on_system(system))
 }
 
 /// DEX over each peer in the cell at `x`, beside the paper's ratios. `dex` is the series of DEX to use.

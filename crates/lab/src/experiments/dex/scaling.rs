@@ -33,7 +33,8 @@ pub(super) const FIG6: Experiment = Experiment {
     source: "DEX, Figure 6, §8.2",
     shows: "How the index scales when a few keys are hot.",
     setting: "200 million records of 8 B/8 B; 36 threads and 256 MiB of cache per compute server, up to 4 \
-                       of them; 4 memory servers (§8.1, §8.2). Scans ask for 100 records.",
+                       of them; 4 memory servers (§8.1, §8.2). Scans ask for 100 records; DEX's READ one leaf after the other (§7), \
+                       though Pando's READ up to 8 together.",
     cells: skewed_cells,
     claims: skewed_claims,
     figure: skewed_figure,
