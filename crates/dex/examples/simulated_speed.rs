@@ -62,7 +62,7 @@ struct Cluster {
     codec: KeyCodec,
 }
 
-fn load(keys: u64, cache_share: f64, (fifo, eager): (bool, bool)) -> Result<Cluster, Error> {
+fn load(keys: u64, cache_share: f64, fifo: bool, eager: bool) -> Result<Cluster, Error> {
     let codec = KeyCodec::new(KeySpace::Dense, 8, keys)?;
     let layout = FixedLayout::new(NODE_SIZE, 8, 8)?;
     let per_leaf = 29;
@@ -116,12 +116,12 @@ fn processor_seconds() -> Option<f64> {
 /// Runs `operations` operations of one thread, on keys of its compute server.
 async fn work(
     cluster: &Cluster,
-    (ep, worker): (&SimEndpoint, &CacheWorker),
+    ctx: Ctx<'_, SimEndpoint>,
     server: usize,
     stream: &mut OpStream,
     operations: u64,
 ) -> pando_dex::Result<()> {
-    let (tree, ctx) = (&cluster.trees[server], Ctx { ep, worker });
+    let tree = &cluster.trees[server];
     let (mut key, mut value) = ([0; 8], Vec::new());
     for n in 0..operations {
         let op = stream.next_op();
@@ -135,7 +135,7 @@ async fn work(
                 tree.put(ctx, &key, &n.to_le_bytes()).await?;
             }
         }
-        ep.pace().await;
+        ctx.ep.pace().await;
     }
     Ok(())
 }
@@ -175,7 +175,8 @@ fn measure(cluster: &Cluster, workload: &str, operations: u64, server_threads: u
         let mut lent = streams.iter_mut();
         let outcomes = cluster.fabric.run(&endpoints, 1, |thread, _| {
             let stream = lent.next().expect("one for each thread");
-            work(cluster, (endpoints[thread], &workers[thread]), thread / server_threads, stream, per_thread)
+            let ctx = Ctx { ep: endpoints[thread], worker: &workers[thread] };
+            work(cluster, ctx, thread / server_threads, stream, per_thread)
         });
         outcomes.into_iter().flatten().collect::<Result<Vec<_>, _>>()?;
         let operations = per_thread * endpoints.len() as u64;
@@ -216,7 +217,7 @@ fn main() -> Result<(), Error> {
         workloads = vec!["read-only", "write-intensive"];
     }
     let began = Instant::now();
-    let cluster = load(keys, cache_share, (switches.contains(&"fifo"), switches.contains(&"eager")))?;
+    let cluster = load(keys, cache_share, switches.contains(&"fifo"), switches.contains(&"eager"))?;
     println!("{keys} keys loaded in {:.1} s", began.elapsed().as_secs_f64());
     workloads.iter().try_for_each(|workload| measure(&cluster, workload, operations, server_threads))
 }

@@ -219,14 +219,14 @@ impl Layout for SlottedLayout {
         if value.long {
             return node.reference(value.span);
         }
-        bytes::read(page, value.span.0, value.span.1, out);
+        bytes::read(page, value.span, out);
         None
     }
 
     #[inline]
     fn replaces_in_place(&self, page: &[Word], i: usize, value: Stored<'_>) -> bool {
         let old = Node::open(page).value(i);
-        old.long == matches!(value, Stored::Long(_)) && old.span.1 == value.stored_len() && old.span.1 > 0
+        old.long == matches!(value, Stored::Long(_)) && old.span.len == value.stored_len() && old.span.len > 0
     }
 
     fn holds_long_values(&self) -> bool {

@@ -379,7 +379,7 @@ async fn bring_leaf<'t, L: Layout, E: Endpoint>(
             let (key, wanted) = (tree.layout.key_bytes(target.key).to_vec(), cursor.wanted);
             let first = Missing { slot, ticket, key, toward: target.toward };
             let page = prefetch::read_with_coming(tree, ctx, first, range, wanted, &mut cursor.ahead).await?;
-            enter_copy(tree, ctx, cursor, (slot.parent, slot.index), page, target).await?;
+            enter_copy(tree, ctx, cursor, slot, page, target).await?;
             Ok(None)
         }
     }
@@ -405,13 +405,13 @@ async fn enter_copy<'t, L: Layout, E: Endpoint>(
     tree: &'t Tree<L>,
     ctx: Ctx<'_, E>,
     cursor: &mut Cursor<'t>,
-    above: (VersionedNode<'t>, usize),
+    slot: Slot<'t>,
     page: Option<PageBuf>,
     target: Target<'_, L>,
 ) -> Attempt<()> {
     let page = match page {
         Some(page) => {
-            cursor.above = Some(above);
+            cursor.above = Some((slot.parent, slot.index));
             page
         }
         None => {

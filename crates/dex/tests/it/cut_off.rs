@@ -13,7 +13,7 @@ use std::task::Poll;
 use crate::common::draw::{Draw, seeds};
 use crate::common::load::key;
 use crate::common::{INDEX, fixed_tiny};
-use pando_cache::{Cache, CacheConfig, CacheWorker};
+use pando_cache::{Cache, CacheConfig};
 use pando_dex::audit::audit;
 use pando_dex::layout::Layout;
 use pando_dex::layout::fixed::FixedLayout;
@@ -161,7 +161,7 @@ impl Run {
 
     async fn work<'c>(
         &'c self,
-        (ep, worker): (&'c SimEndpoint, &'c CacheWorker),
+        ctx: Ctx<'c, SimEndpoint>,
         thread: usize,
         slot: u64,
     ) -> (usize, BTreeMap<u64, May>, u64) {
@@ -170,17 +170,11 @@ impl Run {
         let members = THREADS as u64 * SLOTS / SERVERS as u64;
         let own: Vec<u64> = (first + member..first + row).step_by(members as usize).collect();
         let may = own.iter().map(|&k| (k, May::from([None]))).collect();
-        let mut owner = Owner {
-            tree: &self.trees[server],
-            ctx: Ctx { ep, worker },
-            may,
-            cut: 0,
-            cut_every: self.cut_every,
-        };
+        let mut owner = Owner { tree: &self.trees[server], ctx, may, cut: 0, cut_every: self.cut_every };
         let mut n = 0;
-        while ep.now() < OVER_AT {
+        while ctx.ep.now() < OVER_AT {
             n += 1;
-            let k = own[(ep.random() >> 20) as usize % own.len()];
+            let k = own[(ctx.ep.random() >> 20) as usize % own.len()];
             owner.operate(k, n).await;
         }
         (server, owner.may, owner.cut)
@@ -194,7 +188,8 @@ impl Run {
             (0..THREADS).map(|thread| self.trees[thread % SERVERS].cache().worker()).collect();
         let threads: Vec<_> = endpoints.iter().collect();
         let owned = self.fabric.run(&threads, SLOTS as u32, |thread, slot| {
-            self.work((&endpoints[thread], &workers[thread]), thread, slot.into())
+            let ctx = Ctx { ep: &endpoints[thread], worker: &workers[thread] };
+            self.work(ctx, thread, slot.into())
         });
         for (thread, worker) in workers.iter().enumerate() {
             self.trees[thread % SERVERS].cache().retire(worker);

@@ -92,14 +92,16 @@ fn run<L: Layout>(seed: u64, layout: L, long_values: bool) -> Happened {
     let mut cluster = Cluster::tuned_on(fabric, layout, &boundaries, &[], 1.0, cache, tune);
     (with_keys..servers).for_each(|_| cluster.add_server(cache));
     let cluster = cluster;
-    run_slots(&cluster, &load, (threads, slots, movers), seed)
+    run_slots(&cluster, &load, threads, slots, movers, seed)
 }
 
 /// Runs `threads` threads with `slots` slots each, and `movers` threads that move boundaries, to their ends.
 fn run_slots<L: Layout>(
     cluster: &Cluster<L, SimFabric>,
     load: &MovingLoad,
-    (threads, slots, movers): (u64, u64, u64),
+    threads: u64,
+    slots: u64,
+    movers: u64,
     seed: u64,
 ) -> Happened {
     let servers = cluster.trees.len();

@@ -10,6 +10,13 @@ use pando_cache::sync::Word;
 
 use crate::layout::header::{get, set};
 
+/// A range of bytes of a page.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Span {
+    pub at: usize,
+    pub len: usize,
+}
+
 /// The 8 bytes at `at`, the first one highest.
 #[inline]
 pub fn load_be(page: &[Word], at: usize) -> u64 {
@@ -43,9 +50,10 @@ pub fn padded_be(bytes: &[u8]) -> u64 {
     if len == 0 { 0 } else { byte(0) | byte(len / 2) | byte(len - 1) }
 }
 
-/// Compares `len` bytes at `at` with `key`.
+/// Compares a range of a page with `key`.
 #[inline]
-pub fn compare(page: &[Word], at: usize, len: usize, key: &[u8]) -> Ordering {
+pub fn compare(page: &[Word], span: Span, key: &[u8]) -> Ordering {
+    let Span { at, len } = span;
     let common = len.min(key.len());
     let mut done = 0;
     while done < common {
@@ -60,29 +68,29 @@ pub fn compare(page: &[Word], at: usize, len: usize, key: &[u8]) -> Ordering {
     len.cmp(&key.len())
 }
 
-/// Compares two ranges `(at, len)` of a page.
-pub fn compare_within(page: &[Word], a: (usize, usize), b: (usize, usize)) -> Ordering {
-    let common = a.1.min(b.1).min(page.len() * 8);
+/// Compares the bytes of two ranges of a page.
+pub fn compare_within(page: &[Word], a: Span, b: Span) -> Ordering {
+    let common = a.len.min(b.len).min(page.len() * 8);
     let mut done = 0;
     while done < common {
         let left = common - done;
-        let ours = first_bytes(load_be(page, a.0 + done), left);
-        let theirs = first_bytes(load_be(page, b.0 + done), left);
+        let ours = first_bytes(load_be(page, a.at + done), left);
+        let theirs = first_bytes(load_be(page, b.at + done), left);
         if ours != theirs {
             return ours.cmp(&theirs);
         }
         done += 8;
     }
-    a.1.cmp(&b.1)
+    a.len.cmp(&b.len)
 }
 
-/// Appends `len` bytes at `at`, up to the end of the page.
+/// Appends the bytes of a range, up to the end of the page.
 #[inline]
-pub fn read(page: &[Word], at: usize, len: usize, out: &mut Vec<u8>) {
-    let len = len.min((page.len() * 8).saturating_sub(at));
+pub fn read(page: &[Word], span: Span, out: &mut Vec<u8>) {
+    let len = span.len.min((page.len() * 8).saturating_sub(span.at));
     let end = out.len() + len;
     for done in (0..len).step_by(8) {
-        out.extend_from_slice(&load_be(page, at + done).to_be_bytes());
+        out.extend_from_slice(&load_be(page, span.at + done).to_be_bytes());
     }
     out.truncate(end);
 }

@@ -8,7 +8,7 @@ use std::ops::Range;
 
 use pando_cache::sync::Word;
 
-use super::bytes;
+use super::bytes::{self, Span};
 use super::node::{FENCES, LEFTMOST, LONG, Node, PREFIX, ValueAt, entry_size, slot_word};
 use crate::layout::header::{self, HIGH_INFINITE, LOW_INFINITE, get, set};
 use crate::layout::{Side, Stored};
@@ -61,7 +61,8 @@ fn alloc(page: &[Word], bytes: &[u8]) -> usize {
     at
 }
 
-fn release(page: &[Word], (at, len): (usize, usize)) {
+fn release(page: &[Word], span: Span) {
+    let Span { at, len } = span;
     let (start, garbage) = Node::open(page).heap();
     if len > 0 && at == start {
         set_heap(page, start + len, garbage);
@@ -125,23 +126,24 @@ pub fn remove(page: &[Word], i: usize) {
 /// Replaces the value of leaf entry `i`; `false` without a change if there is no room.
 pub fn replace(page: &[Word], i: usize, bytes: &[u8], long: bool) -> bool {
     let node = Node::open(page);
-    let (at, len) = node.value(i).span;
-    if bytes.len() > node.free() + len {
+    let old = node.value(i).span;
+    if bytes.len() > node.free() + old.len {
         return false;
     }
     let set_value = |at: usize| {
         let head = get(page, slot_word(i) + 1) & 0xffff_ffff;
         set(page, slot_word(i) + 1, value_word(at, bytes.len(), long) | head);
     };
-    if bytes.len() <= len && !bytes.is_empty() {
+    if bytes.len() <= old.len && !bytes.is_empty() {
         // Keep the end of the old value, so that the freed part may lie at the edge of the heap.
-        let kept = at + len - bytes.len();
+        let freed = old.len - bytes.len();
+        let kept = old.at + freed;
         bytes::write(page, kept, bytes);
-        release(page, (at, len - bytes.len()));
+        release(page, Span { at: old.at, len: freed });
         set_value(kept);
         return true;
     }
-    release(page, (at, len));
+    release(page, old);
     if Node::open(page).gap() < bytes.len() {
         set(page, slot_word(i) + 1, get(page, slot_word(i) + 1) & 0xffff_ffff);
         compact(page);
@@ -183,8 +185,8 @@ pub fn append(page: &[Word], from: Node<'_>, range: Range<usize>) {
         value.clear();
         from.append_key(i, &mut key);
         let payload = if from.leaf {
-            let ValueAt { span: (at, len), long } = from.value(i);
-            bytes::read(from.page, at, len, &mut value);
+            let ValueAt { span, long } = from.value(i);
+            bytes::read(from.page, span, &mut value);
             Payload::Value { bytes: &value, long }
         } else {
             Payload::Child(from.right_child(i))

@@ -10,7 +10,7 @@ use std::ops::Range;
 use pando_cache::sync::Word;
 use pando_pool::ValueRef;
 
-use super::bytes;
+use super::bytes::{self, Span};
 use crate::layout::Side;
 use crate::layout::header::{self, HIGH_INFINITE, LOW_INFINITE, get};
 
@@ -41,9 +41,6 @@ fn field(word: u64, shift: u32) -> usize {
 pub fn entry_size(key_len: usize, prefix: usize, head_bytes: usize, value_len: usize) -> usize {
     SLOT + key_len.saturating_sub(prefix + head_bytes) + value_len
 }
-
-/// A range of the heap: offset and length.
-pub type Span = (usize, usize);
 
 /// A key without the prefix: the bytes in the slot, as a padded big-endian word, and the rest in the heap.
 #[derive(Clone, Copy, Debug)]
@@ -113,14 +110,16 @@ impl<'p> Node<'p> {
     pub fn suffix(&self, i: usize) -> Suffix {
         let (a, b) = (get(self.page, slot_word(i)), get(self.page, slot_word(i) + 1));
         let len = field(a, 0);
-        let tail = (field(a, 16), len.saturating_sub(self.head_bytes()));
+        let tail = Span { at: field(a, 16), len: len.saturating_sub(self.head_bytes()) };
         Suffix { head: a & !LOW_HALF | b & self.second_mask, len, tail }
     }
 
     /// The suffix that lies as a whole at a range of the heap.
-    pub fn suffix_at(&self, (at, len): Span) -> Suffix {
+    pub fn suffix_at(&self, span: Span) -> Suffix {
+        let Span { at, len } = span;
         let head = bytes::first_bytes(bytes::load_be(self.page, at), len.min(self.head_bytes()));
-        Suffix { head, len, tail: (at + self.head_bytes(), len.saturating_sub(self.head_bytes())) }
+        let tail = Span { at: at + self.head_bytes(), len: len.saturating_sub(self.head_bytes()) };
+        Suffix { head, len, tail }
     }
 
     pub fn compare(&self, a: Suffix, b: Suffix) -> Ordering {
@@ -139,18 +138,19 @@ impl<'p> Node<'p> {
     #[inline]
     pub fn value(&self, i: usize) -> ValueAt {
         let word = get(self.page, slot_word(i) + 1);
-        ValueAt { span: (field(word, 48), field(word, 32) & 0x7fff), long: word & LONG != 0 }
+        let span = Span { at: field(word, 48), len: field(word, 32) & 0x7fff };
+        ValueAt { span, long: word & LONG != 0 }
     }
 
     /// Length of value `i` in this node; 0 for a separator.
     #[inline]
     pub fn value_len(&self, i: usize) -> usize {
-        if self.leaf { self.value(i).span.1 } else { 0 }
+        if self.leaf { self.value(i).span.len } else { 0 }
     }
 
     /// Reference to a long value at a range of the heap.
-    pub fn reference(&self, (at, _): Span) -> Option<ValueRef> {
-        let word = |i: usize| bytes::load_be(self.page, at + 8 * i).swap_bytes();
+    pub fn reference(&self, span: Span) -> Option<ValueRef> {
+        let word = |i: usize| bytes::load_be(self.page, span.at + 8 * i).swap_bytes();
         ValueRef::from_words([word(0), word(1), word(2)])
     }
 
@@ -164,30 +164,36 @@ impl<'p> Node<'p> {
     pub fn fence(&self, side: Side) -> Option<Span> {
         let word = get(self.page, FENCES);
         let (flag, shift) = if side == Side::Low { (LOW_INFINITE, 48) } else { (HIGH_INFINITE, 16) };
-        (!header::has(self.page, flag)).then(|| (field(word, shift), field(word, shift - 16)))
+        (!header::has(self.page, flag)).then(|| Span { at: field(word, shift), len: field(word, shift - 16) })
     }
 
     /// Bytes of the fences in the heap.
     pub fn fence_bytes(&self) -> usize {
-        [Side::Low, Side::High].iter().map(|&side| self.fence(side).map_or(0, |span| span.1)).sum()
+        [Side::Low, Side::High].iter().map(|&side| self.fence(side).map_or(0, |span| span.len)).sum()
+    }
+
+    /// The common prefix of all keys, which the low fence begins with.
+    #[inline]
+    fn prefix_span(&self) -> Span {
+        Span { at: field(get(self.page, FENCES), 48), len: self.prefix }
     }
 
     /// Appends the common prefix of all keys.
     #[inline]
     fn append_prefix(&self, out: &mut Vec<u8>) {
         if self.prefix > 0 {
-            bytes::read(self.page, field(get(self.page, FENCES), 48), self.prefix, out);
+            bytes::read(self.page, self.prefix_span(), out);
         }
     }
 
     pub fn append_fence(&self, side: Side, out: &mut Vec<u8>) -> bool {
-        let Some((at, len)) = self.fence(side) else {
+        let Some(span) = self.fence(side) else {
             return false;
         };
         if side == Side::High {
             self.append_prefix(out);
         }
-        bytes::read(self.page, at, len, out);
+        bytes::read(self.page, span, out);
         true
     }
 
@@ -196,7 +202,7 @@ impl<'p> Node<'p> {
         let suffix = self.suffix(i);
         self.append_prefix(out);
         out.extend_from_slice(&suffix.head.to_be_bytes()[..suffix.len.min(self.head_bytes())]);
-        bytes::read(self.page, suffix.tail.0, suffix.tail.1, out);
+        bytes::read(self.page, suffix.tail, out);
     }
 
     /// Order of the first bytes of `key` relative to the prefix.
@@ -205,18 +211,16 @@ impl<'p> Node<'p> {
         if self.prefix == 0 {
             return Ordering::Equal;
         }
-        let at = field(get(self.page, FENCES), 48);
-        bytes::compare(self.page, at, self.prefix, &key[..key.len().min(self.prefix)]).reverse()
+        bytes::compare(self.page, self.prefix_span(), &key[..key.len().min(self.prefix)]).reverse()
     }
 
     #[inline]
     pub fn covers(&self, key: &[u8]) -> bool {
-        let above_low =
-            self.fence(Side::Low).is_none_or(|(at, len)| bytes::compare(self.page, at, len, key).is_le());
+        let above_low = self.fence(Side::Low).is_none_or(|low| bytes::compare(self.page, low, key).is_le());
         above_low
-            && self.fence(Side::High).is_none_or(|(at, len)| {
+            && self.fence(Side::High).is_none_or(|high| {
                 let suffix = key.get(self.prefix..).unwrap_or_default();
-                self.prefix_order(key).is_eq() && bytes::compare(self.page, at, len, suffix).is_gt()
+                self.prefix_order(key).is_eq() && bytes::compare(self.page, high, suffix).is_gt()
             })
     }
 
@@ -251,7 +255,7 @@ impl<'p> Node<'p> {
         while low < high {
             let middle = low.midpoint(high);
             let found = self.suffix(middle);
-            let order = bytes::compare(self.page, found.tail.0, found.tail.1, tail);
+            let order = bytes::compare(self.page, found.tail, tail);
             match order.then(found.len.cmp(&suffix.len())) {
                 Ordering::Less => low = middle + 1,
                 Ordering::Equal => return Ok(middle),

@@ -69,7 +69,7 @@ impl<'a> SplitPlan<'a> {
             *sum += size;
             Some(*sum)
         }));
-        let fence = |side| node.fence(side).map_or(0, |span| span.1);
+        let fence = |side| node.fence(side).map_or(0, |span| span.len);
         let (low, high) = (fence(Side::Low), fence(Side::High));
         Self { node, key, pending, replaces, growth, before, capacity, limit, low, high }
     }

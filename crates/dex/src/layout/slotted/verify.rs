@@ -9,7 +9,8 @@ use std::cmp::Ordering;
 use pando_cache::sync::Word;
 
 use super::SlottedLayout;
-use super::node::{HEADER, LEFTMOST, Node, PREFIX, SLOT, Span, ValueAt};
+use super::bytes::{self, Span};
+use super::node::{HEADER, LEFTMOST, Node, PREFIX, SLOT, ValueAt};
 use crate::layout::Side;
 use crate::layout::header::{self, Format, get};
 
@@ -27,7 +28,8 @@ struct HeapUse {
 
 impl HeapUse {
     /// Marks a range as used. An empty range must be at 0.
-    fn take(&mut self, (at, len): Span) -> Verdict {
+    fn take(&mut self, span: Span) -> Verdict {
+        let Span { at, len } = span;
         if len == 0 {
             return if at == 0 { Ok(()) } else { Err("an empty range that is somewhere") };
         }
@@ -79,18 +81,18 @@ fn verify_fences(layout: &SlottedLayout, node: Node<'_>, heap: &mut HeapUse) -> 
     if get(node.page, PREFIX) != prefix as u64 {
         return Err("an impossible prefix");
     }
-    if low.is_some_and(|(_, len)| len > layout.max_key())
-        || high.is_some_and(|(_, len)| len == 0 || prefix + len > layout.max_key())
+    if low.is_some_and(|low| low.len > layout.max_key())
+        || high.is_some_and(|high| high.len == 0 || prefix + high.len > layout.max_key())
     {
         return Err("a fence of an impossible length");
     }
-    let (Some((at, len)), Some(high)) = (low, high) else {
+    let (Some(low), Some(high)) = (low, high) else {
         return if prefix == 0 { Ok(()) } else { Err("a prefix without fences") };
     };
-    if prefix > len {
+    if prefix > low.len {
         return Err("a prefix longer than the low fence");
     }
-    let behind = node.suffix_at((at + prefix, len - prefix));
+    let behind = node.suffix_at(Span { at: low.at + prefix, len: low.len - prefix });
     let high = node.suffix_at(high);
     if node.compare(behind, high).is_ge() {
         return Err("fences out of order");
@@ -106,7 +108,7 @@ fn verify_entry(layout: &SlottedLayout, node: Node<'_>, i: usize, heap: &mut Hea
     if node.prefix + suffix.len > layout.max_key() {
         return Err("a key of an impossible length");
     }
-    if super::bytes::first_bytes(suffix.head, suffix.len) != suffix.head {
+    if bytes::first_bytes(suffix.head, suffix.len) != suffix.head {
         return Err("a head longer than its key");
     }
     heap.take(suffix.tail)?;
@@ -115,10 +117,10 @@ fn verify_entry(layout: &SlottedLayout, node: Node<'_>, i: usize, heap: &mut Hea
     }
     let ValueAt { span, long } = node.value(i);
     heap.take(span)?;
-    if long && (span.1 != size_of::<pando_pool::ValueRef>() || node.reference(span).is_none()) {
+    if long && (span.len != size_of::<pando_pool::ValueRef>() || node.reference(span).is_none()) {
         return Err("an impossible reference to a long value");
     }
-    if !long && span.1 > layout.max_inline() {
+    if !long && span.len > layout.max_inline() {
         return Err("a value of an impossible length");
     }
     Ok(())
@@ -139,8 +141,8 @@ fn verify_order(node: Node<'_>) -> Verdict {
         return Ok(());
     };
     // An infinite low fence counts as an empty one.
-    let (at, len) = node.fence(Side::Low).unwrap_or_default();
-    let low = node.suffix_at((at + node.prefix, len - node.prefix));
+    let low = node.fence(Side::Low).unwrap_or_default();
+    let low = node.suffix_at(Span { at: low.at + node.prefix, len: low.len - node.prefix });
     match node.compare(low, node.suffix(0)) {
         Ordering::Greater => return Err("a key below the low fence"),
         Ordering::Equal if !node.leaf => return Err("a separator with no key below it"),
