@@ -94,7 +94,7 @@ impl Atomics {
 
     /// Asks for the next verb of an operation to take effect. The verbs of a chain arrive together, so an
     /// operation that has begun is ahead of all waiting ones.
-    pub fn enter(&mut self, (id, verb): (OpId, &Verb), has_begun: bool, now: Nanos, blocks: bool) -> Entry {
+    pub fn enter(&mut self, id: OpId, verb: &Verb, has_begun: bool, now: Nanos, blocks: bool) -> Entry {
         if !has_begun && self.blocker.is_some_and(|blocker| blocker != id) {
             self.behind.push_back(id);
             return Entry::Later;
@@ -122,7 +122,7 @@ impl Atomics {
 
     /// Records that an atomic on a word took effect and occupies its unit until `free`; returns the operation
     /// that gets the unit next.
-    pub fn executed(&mut self, id: OpId, offset: u64, (now, free): (Nanos, Nanos)) -> Option<OpId> {
+    pub fn executed(&mut self, id: OpId, offset: u64, now: Nanos, free: Nanos) -> Option<OpId> {
         if self.blocker == Some(id) {
             self.blocker = None;
         }
@@ -186,46 +186,46 @@ mod tests {
     #[test]
     fn atomics_with_the_same_low_bits_go_one_after_the_other() {
         let mut atomics = Atomics::new(&Network::default());
-        assert_eq!(atomics.enter((1, &add(64)), false, 100, false), Entry::Now);
-        assert_eq!(atomics.executed(1, 64, (100, 580)), None);
-        assert_eq!(atomics.enter((2, &add(64 + 4096)), false, 200, false), Entry::At(580));
-        assert_eq!(atomics.enter((3, &add(64)), false, 300, false), Entry::Later);
+        assert_eq!(atomics.enter(1, &add(64), false, 100, false), Entry::Now);
+        assert_eq!(atomics.executed(1, 64, 100, 580), None);
+        assert_eq!(atomics.enter(2, &add(64 + 4096), false, 200, false), Entry::At(580));
+        assert_eq!(atomics.enter(3, &add(64), false, 300, false), Entry::Later);
         // Atomics of another unit and plain verbs proceed.
-        assert_eq!(atomics.enter((4, &add(72)), false, 300, false), Entry::Now);
-        assert_eq!(atomics.enter((5, &word(64)), false, 300, false), Entry::Now);
-        assert_eq!(atomics.enter((2, &add(64 + 4096)), false, 580, false), Entry::Now);
-        assert_eq!(atomics.executed(2, 64, (580, 1060)), Some(3));
-        assert_eq!(atomics.enter((3, &add(64)), false, 1060, false), Entry::Now);
-        assert_eq!(atomics.executed(3, 64, (1060, 1540)), None);
-        assert_eq!(atomics.enter((6, &add(64)), false, 1540, false), Entry::Now);
+        assert_eq!(atomics.enter(4, &add(72), false, 300, false), Entry::Now);
+        assert_eq!(atomics.enter(5, &word(64), false, 300, false), Entry::Now);
+        assert_eq!(atomics.enter(2, &add(64 + 4096), false, 580, false), Entry::Now);
+        assert_eq!(atomics.executed(2, 64, 580, 1060), Some(3));
+        assert_eq!(atomics.enter(3, &add(64), false, 1060, false), Entry::Now);
+        assert_eq!(atomics.executed(3, 64, 1060, 1540), None);
+        assert_eq!(atomics.enter(6, &add(64), false, 1540, false), Entry::Now);
     }
 
     #[test]
     fn what_arrives_behind_one_that_waits_waits_too() {
         let mut atomics = Atomics::new(&Network::default());
-        assert_eq!(atomics.enter((1, &add(64)), false, 100, true), Entry::Now);
-        atomics.executed(1, 64, (100, 580));
-        assert_eq!(atomics.enter((2, &word(8)), false, 150, true), Entry::Now, "nobody waits yet");
-        assert_eq!(atomics.enter((3, &add(64)), false, 200, true), Entry::At(580));
-        assert_eq!(atomics.enter((4, &word(8)), false, 210, true), Entry::Later);
-        assert_eq!(atomics.enter((5, &add(72)), false, 220, true), Entry::Later);
+        assert_eq!(atomics.enter(1, &add(64), false, 100, true), Entry::Now);
+        atomics.executed(1, 64, 100, 580);
+        assert_eq!(atomics.enter(2, &word(8), false, 150, true), Entry::Now, "nobody waits yet");
+        assert_eq!(atomics.enter(3, &add(64), false, 200, true), Entry::At(580));
+        assert_eq!(atomics.enter(4, &word(8), false, 210, true), Entry::Later);
+        assert_eq!(atomics.enter(5, &add(72), false, 220, true), Entry::Later);
         assert_eq!(atomics.next_behind(), None);
-        assert_eq!(atomics.enter((3, &add(64)), false, 580, true), Entry::Now);
-        atomics.executed(3, 64, (580, 1060));
+        assert_eq!(atomics.enter(3, &add(64), false, 580, true), Entry::Now);
+        atomics.executed(3, 64, 580, 1060);
         assert_eq!(
             (atomics.next_behind(), atomics.next_behind(), atomics.next_behind()),
             (Some(4), Some(5), None)
         );
         // The rest of a chain that has begun does not wait.
-        assert_eq!(atomics.enter((3, &add(64)), false, 590, true), Entry::At(1060));
-        assert_eq!(atomics.enter((9, &word(8)), true, 590, true), Entry::Now);
-        assert_eq!(atomics.enter((3, &add(64)), false, 1060, true), Entry::Now);
-        atomics.executed(3, 64, (580, 1060));
+        assert_eq!(atomics.enter(3, &add(64), false, 590, true), Entry::At(1060));
+        assert_eq!(atomics.enter(9, &word(8), true, 590, true), Entry::Now);
+        assert_eq!(atomics.enter(3, &add(64), false, 1060, true), Entry::Now);
+        atomics.executed(3, 64, 580, 1060);
         // A server that ends forgets all operations.
-        assert_eq!(atomics.enter((6, &add(64)), false, 600, true), Entry::At(1060));
-        assert_eq!(atomics.enter((7, &word(8)), false, 600, true), Entry::Later);
+        assert_eq!(atomics.enter(6, &add(64), false, 600, true), Entry::At(1060));
+        assert_eq!(atomics.enter(7, &word(8), false, 600, true), Entry::Later);
         assert_eq!(atomics.end(), [7]);
-        assert_eq!(atomics.enter((8, &add(64)), false, 600, true), Entry::Now);
+        assert_eq!(atomics.enter(8, &add(64), false, 600, true), Entry::Now);
     }
 
     #[test]
@@ -237,10 +237,10 @@ mod tests {
         assert_eq!(atomics.set_on_chip(64..72, 128), Err(136));
         assert!(atomics.is_on_chip(63) && !atomics.is_on_chip(64) && atomics.is_on_chip(4096));
         // Each word there has a unit of its own.
-        assert_eq!(atomics.enter((1, &add(8)), false, 0, true), Entry::Now);
-        atomics.executed(1, 8, (0, 116));
-        assert_eq!(atomics.enter((2, &add(16)), false, 0, true), Entry::Now);
-        atomics.executed(2, 16, (0, 116));
-        assert_eq!(atomics.enter((3, &add(8)), false, 0, true), Entry::At(116));
+        assert_eq!(atomics.enter(1, &add(8), false, 0, true), Entry::Now);
+        atomics.executed(1, 8, 0, 116);
+        assert_eq!(atomics.enter(2, &add(16), false, 0, true), Entry::Now);
+        atomics.executed(2, 16, 0, 116);
+        assert_eq!(atomics.enter(3, &add(8), false, 0, true), Entry::At(116));
     }
 }

@@ -211,7 +211,7 @@ impl World {
         // 1. Wait for the unit of an atomic, or behind an operation that blocks.
         if op.torn.is_none() {
             let has_begun = !op.results.is_empty();
-            match server.atomics.enter((id, verb), has_begun, *now, model.network.atomics_block) {
+            match server.atomics.enter(id, verb, has_begun, *now, model.network.atomics_block) {
                 Entry::Now => {}
                 Entry::At(at) => return self.schedule(at, Event::Execute(id)),
                 Entry::Later => return,
@@ -250,7 +250,7 @@ impl World {
         let mut next = None;
         if verb.is_atomic() {
             let free = *now + verb.unit_ns(&model.network, is_on_chip, found) * server.slowness;
-            next = server.atomics.executed(id, verb.at().offset(), (*now, free)).map(|next| (free, next));
+            next = server.atomics.executed(id, verb.at().offset(), *now, free).map(|next| (free, next));
             if is_on_chip {
                 sent = sent.max(server.atomics.issue(*now, costs.on_chip * server.slowness));
             }
