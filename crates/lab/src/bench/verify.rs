@@ -3,10 +3,10 @@
 //! Order, keys, values and their sequences are checked entry by entry. In a dense key space a lost key is
 //! noticed where it is missing; in a random one only the number of keys shows that some are lost.
 
-use std::ops::Bound;
+use std::ops::{Bound, RangeInclusive};
 use std::sync::atomic::Ordering::Relaxed;
 
-use pando::ScanRange;
+use pando::{KeyRange, ScanRange};
 use pando_workload::{Expectation, KeyCodec, KeySpace, ValueCodec, Violation};
 
 use super::BenchError;
@@ -36,11 +36,11 @@ pub(crate) fn whole_index(
     let of = stage.spec.total_threads() as u64;
     let scans = (0..of).map(|part| {
         let owned = keys.partition(part, of);
-        let low = lowest_key(&keys, owned.first);
+        let low = Some(lowest_key(&keys, owned.first));
         let high = (part + 1 < of).then(|| lowest_key(&keys, owned.last + 1));
         // The last part also contains the integers beyond all key numbers.
         let end = if part + 1 < of { owned.last } else { u64::MAX };
-        FinalScan::new(keys, values, expected, (owned.first, end), (low, high))
+        FinalScan::new(keys, values, expected, owned.first..=end, KeyRange { low, high })
     });
     let mut verified = Verified::default();
     let mut present = 0;
@@ -65,9 +65,9 @@ pub(crate) async fn perform<S: SystemUnderTest<P>, P: Port>(
     shared: &Shared,
     scan: &mut FinalScan<'_>,
 ) -> Result<(), BenchError> {
-    let (low, high) = scan.bounds.clone();
+    let KeyRange { low, high } = scan.range.clone();
     let range = ScanRange {
-        low: Bound::Included(&low),
+        low: low.as_deref().map_or(Bound::Unbounded, Bound::Included),
         high: high.as_deref().map_or(Bound::Unbounded, Bound::Excluded),
         ..ScanRange::all()
     };
@@ -84,8 +84,8 @@ pub(crate) async fn perform<S: SystemUnderTest<P>, P: Port>(
 
 /// Checks the entries of one part in the order of the scan.
 pub(crate) struct FinalScan<'a> {
-    /// Keys to scan: the first one, and the end, which is excluded.
-    bounds: (Vec<u8>, Option<Vec<u8>>),
+    /// Keys to scan.
+    range: KeyRange,
     keys: KeyCodec,
     values: ValueCodec,
     expected: &'a Expectation,
@@ -99,22 +99,23 @@ pub(crate) struct FinalScan<'a> {
 }
 
 impl<'a> FinalScan<'a> {
+    /// A scan of `range`, in which the keys with these numbers lie.
     fn new(
         keys: KeyCodec,
         values: ValueCodec,
         expected: &'a Expectation,
-        (first, last): (u64, u64),
-        bounds: (Vec<u8>, Option<Vec<u8>>),
+        numbers: RangeInclusive<u64>,
+        range: KeyRange,
     ) -> Self {
-        let last = last.min(keys.key_numbers() - 1);
+        let last = (*numbers.end()).min(keys.key_numbers() - 1);
         let tally = Tally::default();
         Self {
-            bounds,
+            range,
             keys,
             values,
             expected,
             previous: None,
-            next: first,
+            next: *numbers.start(),
             last,
             entries: 0,
             surely_present: 0,
@@ -175,7 +176,7 @@ mod tests {
         let expected = Expectation::new(10, &values).expect("memory");
         let sequence = expected.issue(3);
         expected.ack(3, sequence);
-        let mut scan = FinalScan::new(keys, values, &expected, (0, u64::MAX), (Vec::new(), None));
+        let mut scan = FinalScan::new(keys, values, &expected, 0..=u64::MAX, KeyRange::all());
         for &number in numbers {
             let of = if damage == Some(number) { number + 2 } else { number };
             scan.entry(&keys.encode_vec(number), &values.write_vec(of, u32::from(number == 3)));

@@ -99,12 +99,7 @@ fn shaped(
 }
 
 /// A cell without a value of the paper.
-pub(super) fn cell(
-    panel: &str,
-    series: &str,
-    (x, x_name): (f64, impl ToString),
-    work: impl Into<Work>,
-) -> Cell {
+pub(super) fn cell(panel: &str, series: &str, x: f64, x_name: impl ToString, work: impl Into<Work>) -> Cell {
     Cell {
         panel: panel.to_owned(),
         series: series.to_owned(),

@@ -50,6 +50,18 @@ pub struct Results<'e> {
     pub left_out: usize,
 }
 
+/// Position of a cell in its panel.
+#[derive(Clone, Copy, Debug)]
+pub struct Position<'s> {
+    pub series: &'s str,
+    pub x: f64,
+}
+
+/// The position at `x` in a series.
+pub fn at(series: &str, x: f64) -> Position<'_> {
+    Position { series, x }
+}
+
 impl Results<'_> {
     fn of_series(&self, panel: &str, series: &str) -> impl Iterator<Item = &Outcome> {
         self.outcomes.iter().filter(move |Outcome { cell, .. }| cell.panel == panel && cell.series == series)
@@ -61,9 +73,15 @@ impl Results<'_> {
         metric.of(outcome.report.as_ref().ok()?)
     }
 
-    /// The metric of one cell divided by that of another; both are given as `(series, x)`.
-    pub fn ratio(&self, panel: &str, over: (&str, f64), under: (&str, f64), metric: &Metric) -> Option<f64> {
-        let [over, under] = [over, under].map(|(series, x)| self.value(panel, series, x, metric));
+    /// The metric of one cell of a panel divided by that of another.
+    pub fn ratio(
+        &self,
+        panel: &str,
+        over: Position<'_>,
+        under: Position<'_>,
+        metric: &Metric,
+    ) -> Option<f64> {
+        let [over, under] = [over, under].map(|at| self.value(panel, at.series, at.x, metric));
         over.zip(under).filter(|(_, under)| *under > 0.0).map(|(over, under)| over / under)
     }
 

@@ -9,6 +9,7 @@ use pando_workload::{Distribution, ScanLength};
 use super::cell::{ATOMICS, Cell, LATENCY, LATENCY_P50, LATENCY_P90, READS, THROUGHPUT, TRAFFIC, WRITES};
 use super::claims::{claim, times};
 use super::plot::{self, MOPS, Spacing};
+use super::results::at;
 use super::scale::SKEWED;
 use super::{Claim, Cluster, Experiment, Metric, Place, Results, Setting};
 use crate::bench::{BenchSpec, Design, System};
@@ -104,15 +105,15 @@ fn table1_cells(setting: &Setting) -> Vec<Cell> {
         let metrics = [THROUGHPUT, LATENCY_P50, LATENCY_P90, LATENCY];
         let paper = metrics.iter().zip(published).map(|(metric, value)| (metric.name, *value)).collect();
         let of = |design| spec(setting, System::peer(design), workload, *dist, 0.2);
-        cells.push(plot::cell("", FG, (i as f64, name), of(Design::Fg)));
-        cells.push(Cell { paper, ..plot::cell("", FG_PLUS, (i as f64, name), of(Design::FgPlus)) });
+        cells.push(plot::cell("", FG, i as f64, name, of(Design::Fg)));
+        cells.push(Cell { paper, ..plot::cell("", FG_PLUS, i as f64, name, of(Design::FgPlus)) });
     }
     cells
 }
 
 fn table1_claims(results: &Results<'_>) -> Vec<Claim> {
     let over = |skewed: f64, uniform: f64, metric: &Metric| {
-        times(results.ratio("", (FG_PLUS, skewed), (FG_PLUS, uniform), metric))
+        times(results.ratio("", at(FG_PLUS, skewed), at(FG_PLUS, uniform), metric))
     };
     let place = "Table 1";
     vec![
@@ -139,7 +140,7 @@ const FIG2: Experiment = Experiment {
     claims: |results| {
         let claims = [0, 2, 3].map(|number| {
             let (name, _) = STEPS[number];
-            let ours = results.ratio("", (name, 0.99), (name, 0.0), &THROUGHPUT);
+            let ours = results.ratio("", at(name, 0.99), at(name, 0.0), &THROUGHPUT);
             let paper = if number == 0 { "collapses" } else { "not given" };
             claim(format_args!("{name}: theta 0.99 over uniform"), paper, times(ours), "Figure 2")
         });
@@ -160,7 +161,7 @@ fn fig2_cells(setting: &Setting) -> Vec<Cell> {
         THETAS.map(|theta| {
             let dist = if theta == 0.0 { Distribution::Uniform } else { Distribution::Zipf { theta } };
             let spec = spec(setting, step(number), "write-only", dist, 0.2);
-            plot::cell("", STEPS[number].0, (theta, theta), spec)
+            plot::cell("", STEPS[number].0, theta, theta, spec)
         })
     });
     cells.collect()
@@ -214,7 +215,7 @@ fn ladder_cells(setting: &Setting, dist: Distribution) -> Vec<Cell> {
     let cells = MIXES.iter().flat_map(|(panel, workload)| {
         STEPS.iter().enumerate().map(move |(number, (name, _))| {
             let spec = spec(setting, step(number), workload, dist, 0.2);
-            plot::cell(panel, LADDER, (number as f64, name), spec)
+            plot::cell(panel, LADDER, number as f64, name, spec)
         })
     });
     cells.collect()
@@ -222,7 +223,7 @@ fn ladder_cells(setting: &Setting, dist: Distribution) -> Vec<Cell> {
 
 /// The ratio of two steps.
 fn gain(results: &Results<'_>, panel: &str, over: usize, under: usize, metric: &Metric) -> Option<String> {
-    times(results.ratio(panel, (LADDER, over as f64), (LADDER, under as f64), metric))
+    times(results.ratio(panel, at(LADDER, over as f64), at(LADDER, under as f64), metric))
 }
 
 /// Median and 99th percentile of the latency of FG+ over those of Sherman.
@@ -312,7 +313,7 @@ fn table3_cells(setting: &Setting) -> Vec<Cell> {
                     ..spec(setting, step(number), workload, SKEWED, 0.03)
                 };
                 let paper = vec![(THROUGHPUT.name, published[system][i])];
-                cells.push(Cell { paper, ..plot::cell(panel, name, (f64::from(length), length), spec) });
+                cells.push(Cell { paper, ..plot::cell(panel, name, f64::from(length), length, spec) });
             }
         }
     }
@@ -323,7 +324,7 @@ fn table3_claims(results: &Results<'_>) -> Vec<Claim> {
     let mut claims = Vec::new();
     for (panel, _, [plus, sherman]) in RANGES {
         for (i, length) in [100.0, 1_000.0].into_iter().enumerate() {
-            let ours = results.ratio(panel, ("Sherman", length), ("FG+", length), &THROUGHPUT);
+            let ours = results.ratio(panel, at("Sherman", length), at("FG+", length), &THROUGHPUT);
             let what = format!("{panel}, {length} records: Sherman over FG+");
             claims.push(claim(what, format_args!("{:.2}x", sherman[i] / plus[i]), times(ours), "Table 3"));
         }

@@ -8,6 +8,7 @@ use pando_workload::KeySpace;
 use super::cell::{ATOMICS, Cell, LATENCY, LATENCY_P50, READS, THROUGHPUT, TRAFFIC, WRITES};
 use super::claims::{claim, times};
 use super::plot::{self, MOPS};
+use super::results::at;
 use super::{Claim, Cluster, Experiment, Metric, Place, Results, Setting};
 use crate::bench::{BenchSpec, Design, System};
 
@@ -90,7 +91,7 @@ fn ycsb_cells(setting: &Setting) -> Vec<Cell> {
         for (name, system) in systems {
             for (i, (mix, workload)) in MIXES.into_iter().enumerate() {
                 let spec = spec(setting, system, workload, key_size);
-                cells.push(plot::cell(panel, name, (i as f64, mix), spec));
+                cells.push(plot::cell(panel, name, i as f64, mix, spec));
             }
         }
     }
@@ -106,7 +107,7 @@ fn ycsb_claims(results: &Results<'_>) -> Vec<Claim> {
                 "C" => "2.8x",
                 _ => "not given",
             };
-            let ours = results.ratio(panel, (SMART, i as f64), (SHERMAN, i as f64), &THROUGHPUT);
+            let ours = results.ratio(panel, at(SMART, i as f64), at(SHERMAN, i as f64), &THROUGHPUT);
             claims.push(claim(
                 format_args!("{panel}, {mix}: SMART over Sherman"),
                 published,
@@ -160,7 +161,7 @@ fn factor_cells(setting: &Setting) -> Vec<Cell> {
         for number in 0..=STEPS.len() {
             let name = if number == 0 { ART } else { STEPS[number - 1].0 };
             let spec = spec(setting, step(number), workload, 8);
-            cells.push(plot::cell(panel, HERE, (number as f64, name), spec));
+            cells.push(plot::cell(panel, HERE, number as f64, name, spec));
         }
     }
     cells
@@ -168,7 +169,7 @@ fn factor_cells(setting: &Setting) -> Vec<Cell> {
 
 fn factor_claims(results: &Results<'_>) -> Vec<Claim> {
     let claims = STEPS.iter().enumerate().map(|(i, (_, technique, panel, published))| {
-        let ours = results.ratio(panel, (HERE, (i + 1) as f64), (HERE, i as f64), &THROUGHPUT);
+        let ours = results.ratio(panel, at(HERE, (i + 1) as f64), at(HERE, i as f64), &THROUGHPUT);
         claim(format_args!("{panel}: {technique} over the step before"), published, times(ours), "§6.3")
     });
     claims.collect()

@@ -10,6 +10,7 @@ use std::path::Path;
 
 use serde_json::Value;
 
+use super::results::at;
 use super::*;
 use crate::bench::BenchSpec;
 
@@ -40,7 +41,7 @@ fn cells(broken: usize) -> Vec<Cell> {
             }
             cells.push(Cell {
                 paper: vec![("reads", 0.33)],
-                ..plot::cell("part | one", series, (x as f64, format!("{x} places")), spec)
+                ..plot::cell("part | one", series, x as f64, format!("{x} places"), spec)
             });
         }
     }
@@ -64,7 +65,7 @@ const SOUND: Experiment = Experiment {
     metrics: &[cell::THROUGHPUT, cell::READS, cell::WRITES],
     cells: |_| cells(0),
     claims: |results| {
-        let ours = results.ratio("part | one", ("lazy", 1.0), ("eager", 1.0), &cell::READS);
+        let ours = results.ratio("part | one", at("lazy", 1.0), at("eager", 1.0), &cell::READS);
         vec![Claim {
             what: "reads".to_owned(),
             paper: "1.5x".to_owned(),

@@ -4,6 +4,7 @@
 //! measured, so the layout needs no font.
 
 use super::Figure;
+use super::picture::Point;
 
 /// Sizes of text in pixels.
 pub(super) const TITLE_PX: f64 = 20.0;
@@ -17,13 +18,84 @@ const LINE: f64 = 1.45;
 pub(super) const LEGEND_STROKE: f64 = 34.0;
 const LEGEND_GAP: f64 = 22.0;
 
+/// A position in pixels from the upper left corner.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Spot {
+    pub x: f64,
+    pub y: f64,
+}
+
+impl From<Point> for Spot {
+    fn from((x, y): Point) -> Self {
+        Spot { x: x.into(), y: y.into() }
+    }
+}
+
+/// A rectangle in pixels.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Area {
+    pub left: f64,
+    pub top: f64,
+    pub right: f64,
+    pub bottom: f64,
+}
+
+impl Area {
+    /// Area of a line of small text with this middle.
+    pub fn of_text(text: &str, Spot { x, y }: Spot) -> Area {
+        let (width, height) = (width_of(text, SMALL_PX), SMALL_PX * 1.2);
+        Area {
+            left: x - width / 2.0,
+            top: y - height / 2.0,
+            right: x + width / 2.0,
+            bottom: y + height / 2.0,
+        }
+    }
+
+    /// The area enlarged by this many pixels on each side.
+    pub fn grown(self, by: f64) -> Area {
+        Area { left: self.left - by, top: self.top - by, right: self.right + by, bottom: self.bottom + by }
+    }
+
+    pub fn overlaps(&self, other: &Area) -> bool {
+        self.left < other.right
+            && other.left < self.right
+            && self.top < other.bottom
+            && other.top < self.bottom
+    }
+
+    pub fn contains(&self, other: &Area) -> bool {
+        self.left <= other.left
+            && other.right <= self.right
+            && self.top <= other.top
+            && other.bottom <= self.bottom
+    }
+
+    /// Whether a part of the stroke lies inside the area.
+    pub fn is_crossed(&self, from: Spot, to: Spot) -> bool {
+        let (mut enters, mut leaves) = (0.0, 1.0);
+        let sides =
+            [(from.x, to.x - from.x, self.left, self.right), (from.y, to.y - from.y, self.top, self.bottom)];
+        for (start, way, low, high) in sides {
+            if way == 0.0 {
+                if start <= low || start >= high {
+                    return false;
+                }
+                continue;
+            }
+            let (a, b) = ((low - start) / way, (high - start) / way);
+            (enters, leaves) = (f64::max(enters, a.min(b)), f64::min(leaves, a.max(b)));
+        }
+        enters < leaves
+    }
+}
+
 /// Positions in pixels from the upper left corner.
 pub(super) struct Places {
     pub size: (u32, u32),
     pub title: Vec<Line>,
     pub legend: Vec<Line>,
-    /// Left, top, width and height of each panel.
-    pub panels: Vec<(f64, f64, f64, f64)>,
+    pub panels: Vec<Area>,
     pub notes: Vec<Line>,
 }
 
@@ -113,7 +185,8 @@ pub(super) fn place(figure: &Figure) -> Places {
     pen.y += 8.0;
     let panels = (0..figure.panels.len()).map(|i| {
         let (column, row) = (i % columns, i / columns);
-        (MARGIN + column as f64 * panel_width, pen.y + row as f64 * panel_height, panel_width, panel_height)
+        let (left, top) = (MARGIN + column as f64 * panel_width, pen.y + row as f64 * panel_height);
+        Area { left, top, right: left + panel_width, bottom: top + panel_height }
     });
     let panels: Vec<_> = panels.collect();
     pen.y += figure.panels.len().div_ceil(columns) as f64 * panel_height + 6.0;
@@ -139,5 +212,17 @@ mod tests {
         let mut pen = Pen { y: 0.0 };
         let entries = pen.legend(&["a short name", "another name", "and the third of them"], 300.0);
         assert!(entries[0].y < entries[2].y && entries[2].x == entries[0].x);
+    }
+
+    #[test]
+    fn strokes_cross_what_they_run_through() {
+        let at = |x, y| Spot { x, y };
+        let area = Area { left: 10.0, top: 10.0, right: 20.0, bottom: 20.0 };
+        assert!(area.is_crossed(at(0.0, 0.0), at(30.0, 30.0)));
+        assert!(area.is_crossed(at(15.0, 15.0), at(16.0, 15.0)), "all of it is inside");
+        assert!(area.is_crossed(at(0.0, 15.0), at(30.0, 15.0)));
+        assert!(!area.is_crossed(at(0.0, 25.0), at(30.0, 25.0)));
+        assert!(!area.is_crossed(at(0.0, 12.0), at(12.0, 0.0)), "it passes the corner");
+        assert!(!area.is_crossed(at(15.0, 0.0), at(15.0, 9.0)), "it ends before");
     }
 }

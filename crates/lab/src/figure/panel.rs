@@ -5,8 +5,8 @@
 
 use super::axis::{Axis, short, x_axis, y_axis, y_coordinate};
 use super::draw::{INK, Look, MARKER, PALE_INK};
-use super::label::{Area, Obstacle, beside_lines};
-use super::layout::{PANEL_TITLE_PX, SMALL_PX, TEXT_PX, width_of, wrapped};
+use super::label::{Obstacle, beside_lines};
+use super::layout::{Area, PANEL_TITLE_PX, SMALL_PX, Spot, TEXT_PX, width_of, wrapped};
 use super::picture::{Anchor, Colour, Picture, Point};
 use super::{Figure, Panel, Series, Shape, XTicks, YScale};
 
@@ -35,11 +35,11 @@ struct Frame<'p> {
 }
 
 impl<'p> Frame<'p> {
-    /// The frame of a panel at `place`, with `key` pixels above it for a key.
-    fn new(panel: &'p Panel, (left, top, width, height): (f64, f64, f64, f64), key: f64) -> Frame<'p> {
+    /// The frame of a panel that fills `place`, with `key` pixels above it for a key.
+    fn new(panel: &'p Panel, place: Area, key: f64) -> Frame<'p> {
         let (mut x, y) = (x_axis(panel), y_axis(panel));
         let labels = y.ticks.iter().map(|(_, label)| width_of(label, SMALL_PX)).fold(0.0, f64::max);
-        let (inner_left, inner_right) = (left + labels + 36.0, left + width - 18.0);
+        let (inner_left, inner_right) = (place.left + labels + 36.0, place.right - 18.0);
         if let XTicks::Names(names) = &panel.x.ticks {
             let room = (inner_right - inner_left) / names.len().max(1) as f64;
             x.ticks.iter_mut().for_each(|(_, label)| *label = in_lines(label, room));
@@ -49,9 +49,9 @@ impl<'p> Frame<'p> {
         Frame {
             panel,
             left: inner_left,
-            top: top + 30.0 + key,
+            top: place.top + 30.0 + key,
             right: inner_right,
-            bottom: top + height - below,
+            bottom: place.bottom - below,
             x,
             y,
         }
@@ -69,13 +69,13 @@ impl<'p> Frame<'p> {
     }
 
     /// Pixel of a point of the data; `None` if the y axis cannot show it.
-    fn place(&self, (x, y): (f64, f64)) -> Option<Point> {
+    fn place(&self, x: f64, y: f64) -> Option<Point> {
         let y = y_coordinate(self.panel.y_scale, y)?;
         Some((self.x_at(x) as i32, self.y_at(y) as i32))
     }
 
     fn points(&self, series: &Series) -> Vec<Point> {
-        series.points.iter().filter_map(|&point| self.place(point)).collect()
+        series.points.iter().filter_map(|&(x, y)| self.place(x, y)).collect()
     }
 
     fn area(&self) -> Area {
@@ -120,14 +120,14 @@ fn marker_area((x, y): Point) -> Area {
     Area { left: x, top: y, right: x, bottom: y }.grown(f64::from(MARKER) + 2.0)
 }
 
-pub(super) fn draw(picture: &mut Picture, figure: &Figure, panel: &Panel, place: (f64, f64, f64, f64)) {
+pub(super) fn draw(picture: &mut Picture, figure: &Figure, panel: &Panel, place: Area) {
     let mut frame = Frame::new(panel, place, 0.0);
     let spots = beside_lines(&frame.references(), frame.area(), &frame.obstacles());
     if spots.is_none() {
         frame = Frame::new(panel, place, KEY_PX);
     }
     let middle = ((frame.left + frame.right) / 2.0) as i32;
-    picture.text(&panel.title, PANEL_TITLE_PX, INK, Anchor::Middle, (middle, place.1 as i32 + 14));
+    picture.text(&panel.title, PANEL_TITLE_PX, INK, Anchor::Middle, (middle, place.top as i32 + 14));
     axes(picture, &frame, place);
     references(picture, &frame, spots);
     match panel.shape {
@@ -139,7 +139,7 @@ pub(super) fn draw(picture: &mut Picture, figure: &Figure, panel: &Panel, place:
     }
 }
 
-fn axes(picture: &mut Picture, frame: &Frame<'_>, place: (f64, f64, f64, f64)) {
+fn axes(picture: &mut Picture, frame: &Frame<'_>, place: Area) {
     let (left, right, bottom) = (frame.left as i32, frame.right as i32, frame.bottom as i32);
     for (y, label) in &frame.y.ticks {
         let y = frame.y_at(*y) as i32;
@@ -161,16 +161,16 @@ fn axes(picture: &mut Picture, frame: &Frame<'_>, place: (f64, f64, f64, f64)) {
     let (x_middle, y_middle) = ((left + right) / 2, (frame.top as i32 + bottom) / 2);
     let not_from_zero = if frame.panel.y_scale == YScale::Near { NOT_FROM_ZERO } else { "" };
     let label = format!("{}{not_from_zero}", frame.panel.y_label);
-    picture.upright(&label, TEXT_PX, INK, (place.0 as i32 + 10, y_middle));
+    picture.upright(&label, TEXT_PX, INK, (place.left as i32 + 10, y_middle));
     if frame.panel.x.label.is_empty() {
         return;
     }
-    let below = (place.1 + place.3) as i32 - 14;
+    let below = place.bottom as i32 - 14;
     picture.text(&frame.panel.x.label, TEXT_PX, INK, Anchor::Middle, (x_middle, below));
 }
 
 /// Draws reference lines with their labels at `spots`, or in a key above the axes.
-fn references(picture: &mut Picture, frame: &Frame<'_>, spots: Option<Vec<(f64, f64)>>) {
+fn references(picture: &mut Picture, frame: &Frame<'_>, spots: Option<Vec<Spot>>) {
     let lines = frame.references();
     for &(_, y) in &lines {
         let y = y as i32;
@@ -178,8 +178,8 @@ fn references(picture: &mut Picture, frame: &Frame<'_>, spots: Option<Vec<(f64, 
     }
     let labels = lines.iter().map(|&(label, _)| label);
     let Some(spots) = spots else { return key(picture, frame, labels) };
-    for (label, (x, y)) in labels.zip(spots) {
-        picture.text(label, SMALL_PX, PALE_INK, Anchor::Middle, (x as i32, y as i32));
+    for (label, spot) in labels.zip(spots) {
+        picture.text(label, SMALL_PX, PALE_INK, Anchor::Middle, (spot.x as i32, spot.y as i32));
     }
 }
 
@@ -223,8 +223,8 @@ impl Bar<'_> {
     }
 }
 
-fn label_area(text: &str, (x, y): Point) -> Area {
-    Area::of_text(text, (x.into(), y.into()))
+fn label_area(text: &str, middle: Point) -> Area {
+    Area::of_text(text, middle.into())
 }
 
 /// All bars of a panel. A value that would cover another bar or value is left out; the table has all of them.
@@ -236,7 +236,7 @@ fn bars_of<'p>(frame: &Frame<'p>) -> Vec<Bar<'p>> {
         let offset = (i as f64 - (frame.panel.series.len() as f64 - 1.0) / 2.0) * width;
         for &(x, y) in &series.points {
             let (left, right) = (frame.x_at(x + offset - width / 2.0), frame.x_at(x + offset + width / 2.0));
-            let Some((middle, top)) = frame.place((x + offset, y)) else { continue };
+            let Some((middle, top)) = frame.place(x + offset, y) else { continue };
             let corners = [(left as i32 + 1, top), (right as i32 - 1, frame.bottom as i32)];
             bars.push(Bar { series: &series.name, corners, label: Some((short(y), (middle, top - 8))) });
         }

@@ -3,8 +3,7 @@
 //! The SVG is parsed and its texts and positions are checked; it is not compared with a picture. The PNG must
 //! have dark pixels at the letters, which it has only if a font was found.
 
-use super::label::Area;
-use super::layout::width_of;
+use super::layout::{Area, Spot, width_of};
 use super::*;
 use tiny_skia::Pixmap;
 
@@ -102,7 +101,7 @@ fn every_text_stands_inside() {
 /// The texts of a drawing as areas, and its data as strokes.
 struct Drawing {
     texts: Vec<(String, Area)>,
-    strokes: Vec<((f64, f64), (f64, f64))>,
+    strokes: Vec<(Spot, Spot)>,
 }
 
 impl Drawing {
@@ -115,30 +114,30 @@ impl Drawing {
                 // Upright texts are left of the axes and are skipped.
                 "text" if node.attribute("transform").is_none() => {
                     let text = node.text().unwrap_or_default().trim().to_owned();
-                    let at = (number("x").expect("a place"), number("y").expect("a place"));
+                    let [x, y] = ["x", "y"].map(|name| number(name).expect("a place"));
                     let half = width_of(&text, number("font-size").expect("a size")) / 2.0;
                     let middle = match node.attribute("text-anchor") {
-                        Some("start") => at.0 + half,
-                        Some("end") => at.0 - half,
-                        _ => at.0,
+                        Some("start") => x + half,
+                        Some("end") => x - half,
+                        _ => x,
                     };
                     // A little less than the estimate, which has a margin.
-                    texts.push((text.clone(), Area::of_text(&text, (middle, at.1)).grown(-1.0)));
+                    texts.push((text.clone(), Area::of_text(&text, Spot { x: middle, y }).grown(-1.0)));
                 }
                 "polyline" if node.attribute("stroke") != Some("#E1E1E1") => {
                     let points = node.attribute("points").expect("points").split_whitespace();
-                    let points: Vec<(f64, f64)> = points
+                    let points: Vec<Spot> = points
                         .map(|point| {
                             let (x, y) = point.split_once(',').expect("two numbers");
-                            (x.parse().expect("a number"), y.parse().expect("a number"))
+                            Spot { x: x.parse().expect("a number"), y: y.parse().expect("a number") }
                         })
                         .collect();
                     strokes.extend(points.windows(2).map(|pair| (pair[0], pair[1])));
                 }
                 "circle" => {
                     let [x, y, r] = ["cx", "cy", "r"].map(|name| number(name).expect("a number"));
-                    strokes.push(((x - r, y), (x + r, y)));
-                    strokes.push(((x, y - r), (x, y + r)));
+                    strokes.push((Spot { x: x - r, y }, Spot { x: x + r, y }));
+                    strokes.push((Spot { x, y: y - r }, Spot { x, y: y + r }));
                 }
                 _ => {}
             }
@@ -162,7 +161,7 @@ pub(crate) fn collisions(svg: &str) -> Vec<String> {
                 .filter(|(_, other)| area.overlaps(other))
                 .map(|(other, _)| format!("{text:?} and {other:?}")),
         );
-        if strokes.iter().any(|&stroke| area.is_crossed(stroke)) {
+        if strokes.iter().any(|&(from, to)| area.is_crossed(from, to)) {
             found.push(format!("a line through {text:?}"));
         }
     }
@@ -214,7 +213,7 @@ fn a_label_without_a_free_place_goes_into_a_key_above_the_axes() {
     let svg = Figure { panels: vec![panel], ..figure() }.svg();
     assert_eq!(collisions(&svg), Vec::<String>::new());
     let drawing = Drawing::of(&svg);
-    let highest = drawing.strokes.iter().map(|stroke| stroke.0.1.min(stroke.1.1));
+    let highest = drawing.strokes.iter().map(|stroke| stroke.0.y.min(stroke.1.y));
     let label = drawing.area_of("every leaf admitted");
     assert!(highest.filter(|y| *y > label.bottom).count() > 100, "{label:?}");
 }

@@ -97,7 +97,7 @@ impl<I: Index> Client<I> {
 
     /// Performs an operation and records it.
     pub async fn perform(&self, slot: u32, op: Op) {
-        let record = self.book.begin((self.thread, slot), op.clone(), self.ep.now());
+        let record = self.book.begin(self.thread, slot, op.clone(), self.ep.now());
         let cut_off = self.draw_cut_off();
         let longest = longest(&op, self.book.keys.len(), self.book.waits.get());
         let until = self.ep.now() + cut_off.unwrap_or(longest);

@@ -198,7 +198,7 @@ impl Book {
         self.step.get()
     }
 
-    pub fn begin(&self, (thread, slot): (u32, u32), op: Op, now: Nanos) -> usize {
+    pub fn begin(&self, thread: u32, slot: u32, op: Op, now: Nanos) -> usize {
         let invoked = self.next_step();
         let mut records = self.records.borrow_mut();
         records.push(Record { thread, slot, op, invoked, invoked_at: now, returned: None });

@@ -20,7 +20,7 @@ use super::index::Index;
 use super::setup::{PATIENCE_NS, Setup};
 use crate::bench::BenchSpec;
 use crate::under_test::peers::{BlockFault, Blocks, PeerTree, allocated, check_blocks};
-use crate::under_test::{Audited, smart};
+use crate::under_test::{Audited, sherman, smart};
 
 /// Longest time that an operation waits for others. Remote locks are not fair, so an operation may wait long
 /// if many want one lock and the network is slow.
@@ -205,14 +205,14 @@ impl<T: SimulatedPeer> Client<Peer<T>> {
 impl SimulatedPeer for Sherman {
     type Case = ShermanCase;
 
-    fn config(setup: &Setup, case: &ShermanCase) -> Result<(Shape, Config), ShermanError> {
+    fn config(setup: &Setup, case: &ShermanCase) -> Result<sherman::Parameters, ShermanError> {
         let shape = Shape::new(setup.sizes.key, setup.sizes.value, case.node_bytes, &case.options)?;
         let config = Config {
             patience_ns: PEER_PATIENCE_NS,
             read_ahead: setup.read_ahead,
             ..Config::new(INDEX, case.options)
         };
-        Ok((shape, config))
+        Ok(sherman::Parameters { shape, config })
     }
 
     /// Does nothing: no view waits for an idle one.
@@ -247,8 +247,8 @@ impl SimulatedPeer for Sherman {
 impl SimulatedPeer for Smart {
     type Case = SmartCase;
 
-    fn config(_: &Setup, case: &SmartCase) -> Result<(CreateOptions, SmartConfig), SmartError> {
-        let (options, config) = smart::configured(case.techniques, INDEX);
+    fn config(_: &Setup, case: &SmartCase) -> Result<smart::Parameters, SmartError> {
+        let smart::Parameters { options, config } = smart::configured(case.techniques, INDEX);
         let options = CreateOptions { table_locks: case.table_locks, ..options };
         let config = SmartConfig {
             cache_bytes: case.cache_bytes,
@@ -258,7 +258,7 @@ impl SimulatedPeer for Smart {
             look_every: case.look_every,
             ..config
         };
-        Ok((options, config))
+        Ok(smart::Parameters { options, config })
     }
 
     async fn park(&self, ep: &SimEndpoint) -> Result<(), SmartError> {

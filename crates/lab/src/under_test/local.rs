@@ -26,7 +26,7 @@ impl<L: Layout> Local<L> {
     /// # Errors
     /// Keys and values that the layout cannot store in leaves.
     pub fn load(spec: &BenchSpec, layout: L, source: &dyn SortedSource) -> pando::Result<Self> {
-        let tree = LocalTree::load(layout, source, (spec.fill, spec.inner_fill))?;
+        let tree = LocalTree::load(layout, source, spec.fill, spec.inner_fill)?;
         Ok(Self { tree: Mutex::new(tree) })
     }
 

@@ -61,11 +61,11 @@ fn no_room() -> DexError {
 }
 
 impl<L: Layout> LocalTree<L> {
-    /// Makes a tree of sorted entries.
+    /// Makes a tree of sorted entries, with this fill of leaves and inner nodes.
     ///
     /// # Errors
     /// Keys and values that the layout cannot store in leaves; errors of the source.
-    pub fn load(layout: L, source: &dyn SortedSource, (fill, inner_fill): (f64, f64)) -> Result<Self> {
+    pub fn load(layout: L, source: &dyn SortedSource, fill: f64, inner_fill: f64) -> Result<Self> {
         let mut tree = Self { layout, nodes: Vec::new(), root: 0, splits: 0 };
         let leaf_most = per_node(layout.max_entries(), fill) as usize;
         let mut level: Vec<(Vec<u8>, NodeId)> = vec![(Vec::new(), tree.new_node(0, None, None))];
@@ -312,7 +312,7 @@ impl<L: Layout> LocalTree<L> {
     /// Checks each node: fences, order, levels.
     pub fn audit(&self) -> Audited {
         let mut found = Audited { height: self.height(), ..Audited::default() };
-        self.audit_node(self.root, (None, None), &mut found);
+        self.audit_node(self.root, None, None, &mut found);
         found.leaf_fullness /= found.leaves.max(1) as f64;
         if found.leaves + found.inner_nodes != self.nodes.len() as u64 {
             let reached = found.leaves + found.inner_nodes;
@@ -322,14 +322,14 @@ impl<L: Layout> LocalTree<L> {
         found
     }
 
-    fn audit_node(&self, id: NodeId, bounds: (Option<&[u8]>, Option<&[u8]>), found: &mut Audited) {
+    /// Checks a node and all below it; its parent says that its fences are `low` and `high`.
+    fn audit_node(&self, id: NodeId, low: Option<&[u8]>, high: Option<&[u8]>, found: &mut Audited) {
         let (page, layout) = (self.page(id), self.layout);
         if let Err(reason) = layout.verify(page) {
             found.violations.push(format!("node {id}: {reason}"));
             return;
         }
-        let fences = (self.fence(id, Side::Low), self.fence(id, Side::High));
-        if (fences.0.as_deref(), fences.1.as_deref()) != bounds {
+        if self.fence(id, Side::Low).as_deref() != low || self.fence(id, Side::High).as_deref() != high {
             found.violations.push(format!("node {id}: its fences are not what its parent says"));
         }
         let keys: Vec<Vec<u8>> = (0..layout.count(page))
@@ -340,8 +340,7 @@ impl<L: Layout> LocalTree<L> {
             })
             .collect();
         let inside = |key: &Vec<u8>| {
-            bounds.0.is_none_or(|low| low <= key.as_slice())
-                && bounds.1.is_none_or(|high| key.as_slice() < high)
+            low.is_none_or(|low| low <= key.as_slice()) && high.is_none_or(|high| key.as_slice() < high)
         };
         if !keys.is_sorted_by(|a, b| a < b) || !keys.iter().all(inside) {
             found.violations.push(format!("node {id}: its keys are out of order"));
@@ -359,9 +358,9 @@ impl<L: Layout> LocalTree<L> {
                 found.violations.push(format!("node {child}: its level is not one below its parent's"));
                 continue;
             }
-            let low = if i == 0 { bounds.0 } else { Some(keys[i - 1].as_slice()) };
-            let high = keys.get(i).map_or(bounds.1, |key| Some(key.as_slice()));
-            self.audit_node(child, (low, high), found);
+            let low = if i == 0 { low } else { Some(keys[i - 1].as_slice()) };
+            let high = keys.get(i).map_or(high, |key| Some(key.as_slice()));
+            self.audit_node(child, low, high, found);
         }
     }
 }
@@ -394,7 +393,7 @@ mod tests {
 
     fn loaded(records: u64) -> LocalTree<FixedLayout> {
         let layout = FixedLayout::new(512, 8, 8).expect("possible nodes");
-        LocalTree::load(layout, &Even(records), (0.5, 0.9)).expect("sorted")
+        LocalTree::load(layout, &Even(records), 0.5, 0.9).expect("sorted")
     }
 
     #[test]

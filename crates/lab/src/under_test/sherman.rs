@@ -14,32 +14,36 @@ use super::dex::INDEX;
 use super::peers::{Blocks, Entry, PeerTree, operations_of};
 use crate::spec::{BenchError, BenchSpec, ShermanSetup};
 
-/// Shape and configuration for a benchmark.
+/// How an index is made and used.
+pub struct Parameters {
+    pub shape: Shape,
+    pub config: Config,
+}
+
+/// Parameters for a benchmark.
 ///
 /// # Errors
 /// Nodes without room for entries of these sizes.
-pub(crate) fn config(
-    setup: ShermanSetup,
-    spec: &BenchSpec,
-) -> std::result::Result<(Shape, Config), BenchError> {
+pub(crate) fn config(setup: ShermanSetup, spec: &BenchSpec) -> std::result::Result<Parameters, BenchError> {
     let index_cache = setup.options.index_cache.map(|_| spec.cache_bytes);
     let options = Options { index_cache, ..setup.options };
     let shape = Shape::new(spec.key_size, spec.value_size, spec.node_size, &options);
     let config = Config { read_ahead: spec.read_ahead, ..Config::new(INDEX, options) };
-    Ok((shape.map_err(BenchError::index)?, config))
+    Ok(Parameters { shape: shape.map_err(BenchError::index)?, config })
 }
 
 impl PeerTree for Sherman {
     type Error = pando_sherman::ShermanError;
-    type Config = (Shape, Config);
+    type Config = Parameters;
 
     async fn open_all<E: Endpoint>(
-        (shape, config): &(Shape, Config),
+        parameters: &Parameters,
         ep: &E,
         pool: &Pool,
         servers: usize,
         ranges: Option<&[KeyRange]>,
     ) -> Result<Vec<Self>> {
+        let Parameters { shape, config } = parameters;
         let anchor = Sherman::create(ep, pool, shape, config).await?;
         let mut trees = Vec::with_capacity(servers);
         for server in 0..servers {

@@ -16,16 +16,21 @@ use super::dex::INDEX;
 use super::peers::{Blocks, Entry, PeerTree, operations_of};
 use crate::spec::{BenchSpec, SmartSetup};
 
-/// Options and configuration for a benchmark.
-pub(crate) fn config(setup: SmartSetup, spec: &BenchSpec) -> (CreateOptions, SmartConfig) {
-    let (options, config) = configured(setup, INDEX);
-    let options = CreateOptions { users_max: spec.compute_servers.max(64), ..options };
-    (options, SmartConfig { cache_bytes: spec.cache_bytes, ..config })
+/// How an index is made and used.
+pub struct Parameters {
+    pub options: CreateOptions,
+    pub config: SmartConfig,
 }
 
-/// Options and configuration of the techniques, with default sizes. The anchor is known only after the index
-/// is made.
-pub(crate) fn configured(setup: SmartSetup, index_id: u32) -> (CreateOptions, SmartConfig) {
+/// Parameters for a benchmark.
+pub(crate) fn config(setup: SmartSetup, spec: &BenchSpec) -> Parameters {
+    let Parameters { options, config } = configured(setup, INDEX);
+    let options = CreateOptions { users_max: spec.compute_servers.max(64), ..options };
+    Parameters { options, config: SmartConfig { cache_bytes: spec.cache_bytes, ..config } }
+}
+
+/// Parameters of the techniques, with default sizes. The anchor is known only after the index is made.
+pub(crate) fn configured(setup: SmartSetup, index_id: u32) -> Parameters {
     let SmartSetup { techniques, node_room, cache_policy, .. } = setup;
     let options = CreateOptions { node_room, ..CreateOptions::new(index_id, techniques) };
     let config = SmartConfig {
@@ -34,20 +39,21 @@ pub(crate) fn configured(setup: SmartSetup, index_id: u32) -> (CreateOptions, Sm
         cached_absence_unsound: setup.cached_absence_unsound,
         ..SmartConfig::new(GlobalAddr::NULL, techniques)
     };
-    (options, config)
+    Parameters { options, config }
 }
 
 impl PeerTree for Smart {
     type Error = pando_smart::SmartError;
-    type Config = (CreateOptions, SmartConfig);
+    type Config = Parameters;
 
     async fn open_all<E: Endpoint>(
-        (options, config): &(CreateOptions, SmartConfig),
+        parameters: &Parameters,
         ep: &E,
         pool: &Pool,
         servers: usize,
         ranges: Option<&[KeyRange]>,
     ) -> Result<Vec<Self>> {
+        let Parameters { options, config } = parameters;
         let anchor = Smart::create(ep, pool, options).await?;
         let mut trees = Vec::with_capacity(servers);
         for server in 0..servers {

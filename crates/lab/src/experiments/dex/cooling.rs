@@ -7,6 +7,7 @@ use pando::OffloadPolicy;
 
 use super::super::cell::{Cell, THROUGHPUT};
 use super::super::plot::{self, MOPS, Spacing};
+use super::super::results::at;
 use super::super::scale::with_threads;
 use super::super::{Claim, Experiment, Results, Setting};
 use super::{COMMON, PARTS, THREADS, claim, percent, times};
@@ -54,7 +55,7 @@ fn fig4_cells(setting: &Setting) -> Vec<Cell> {
                 let spec = BenchSpec { offload: OffloadPolicy::Never, ..spec };
                 let mut spec = with_threads(spec, setting.threads(threads));
                 (spec.cache.fifo, spec.cache.leaf_admission) = (fifo, admission);
-                cells.push(plot::cell(&panel, series, (threads as f64, threads), spec));
+                cells.push(plot::cell(&panel, series, threads as f64, threads, spec));
             }
         }
     }
@@ -68,11 +69,11 @@ fn fig4_claims(results: &Results<'_>) -> Vec<Claim> {
         for (series, paper) in [(MAP, "scales"), (FIFO, "does not scale")] {
             // Both numbers of threads lie within one compute server; further servers would add their own
             // queues.
-            let ours = results.ratio(&panel, (series, 36.0), (series, 18.0), &THROUGHPUT);
+            let ours = results.ratio(&panel, at(series, 36.0), at(series, 18.0), &THROUGHPUT);
             let what = format!("{panel}, {series}: throughput of 36 threads over that of 18, on one server");
             claims.push(claim(what, says(paper), times(ours), "§5.2"));
         }
-        let ours = results.ratio(&panel, (MAP, 144.0), (FIFO, 144.0), &THROUGHPUT);
+        let ours = results.ratio(&panel, at(MAP, 144.0), at(FIFO, 144.0), &THROUGHPUT);
         let what = format!("{panel}: cooling map over FIFO queue with 144 threads");
         claims.push(claim(what, says("outperforms; 10x in Figure 9"), times(ours), "§5.2"));
     }
@@ -111,7 +112,7 @@ fn fig9_cells(setting: &Setting) -> Vec<Cell> {
             let mut spec = BenchSpec { cache_bytes, offload, ..spec };
             spec.cache.fifo = step == 0;
             spec.cache.leaf_admission = if step < 2 { 1.0 } else { 0.1 };
-            cells.push(plot::cell("", series, (mib as f64, format!("{mib} MiB")), spec));
+            cells.push(plot::cell("", series, mib as f64, format!("{mib} MiB"), spec));
         }
     }
     cells
@@ -121,8 +122,9 @@ fn fig9_claims(results: &Results<'_>) -> Vec<Claim> {
     let mut claims = Vec::new();
     for (mib, (map, lazy)) in SIZES.into_iter().zip(PAPER) {
         let x = mib as f64;
-        let step =
-            |over: usize, under: usize| results.ratio("", (STEPS[over], x), (STEPS[under], x), &THROUGHPUT);
+        let step = |over: usize, under: usize| {
+            results.ratio("", at(STEPS[over], x), at(STEPS[under], x), &THROUGHPUT)
+        };
         let paper = times(Some(map)).unwrap_or_default();
         claims.push(claim(format_args!("{mib} MiB: cooling map"), paper, times(step(1, 0)), "§8.3"));
         let paper = percent(Some(lazy)).unwrap_or_default();

@@ -7,6 +7,7 @@ use pando_workload::Distribution;
 
 use super::super::cell::{Cell, THROUGHPUT};
 use super::super::plot::{self, Spacing};
+use super::super::results::at;
 use super::super::{Claim, Experiment, Results, Setting};
 use super::{COMMON, PARTS, WORKLOADS, claim, peers, times};
 use crate::bench::BenchSpec;
@@ -41,7 +42,7 @@ fn fig16_cells(setting: &Setting) -> Vec<Cell> {
         for key_size in KEY_SIZES {
             let share = if workload == "scan-intensive" { 0.1 } else { 1.0 };
             let spec = BenchSpec { key_size, ..setting.spec_of_share(workload, share) };
-            let cell = |name| peers::cell(workload, name, (key_size as f64, key_size), spec.clone());
+            let cell = |name| peers::cell(workload, name, key_size as f64, key_size, spec.clone());
             cells.extend(LONG_KEYED.map(cell));
         }
     }
@@ -50,12 +51,12 @@ fn fig16_cells(setting: &Setting) -> Vec<Cell> {
 
 fn fig16_claims(results: &Results<'_>) -> Vec<Claim> {
     let claims = WORKLOADS.map(|workload| {
-        let ours = results.ratio(workload, (SERIES, 64.0), (SERIES, 8.0), &THROUGHPUT);
+        let ours = results.ratio(workload, at(SERIES, 64.0), at(SERIES, 8.0), &THROUGHPUT);
         let what = format!("{workload}: throughput with keys of 64 B over that with 8 B");
         claim(what, "drops", times(ours), "Appendix C")
     });
     let ahead = WORKLOADS.map(|workload| {
-        let ours = results.ratio(workload, (SERIES, 64.0), (peers::SMART, 64.0), &THROUGHPUT);
+        let ours = results.ratio(workload, at(SERIES, 64.0), at(peers::SMART, 64.0), &THROUGHPUT);
         claim(format_args!("{workload}: DEX over SMART, keys of 64 B"), "ahead", times(ours), "Appendix C")
     });
     claims.into_iter().chain(ahead).collect()
@@ -91,9 +92,9 @@ fn fig17_cells(setting: &Setting) -> Vec<Cell> {
                 dist: Some(Distribution::Zipf { theta }),
                 ..setting.spec_of_share(workload, 0.6)
             };
-            cells.push(plot::cell(workload, SERIES, (theta, theta), spec.clone()));
+            cells.push(plot::cell(workload, SERIES, theta, theta, spec.clone()));
             if PEER_THETAS.contains(&theta) {
-                let cell = |name| peers::cell(workload, name, (theta, theta), spec.clone());
+                let cell = |name| peers::cell(workload, name, theta, theta, spec.clone());
                 cells.extend(peers::PEERS.map(cell));
             }
         }
@@ -103,12 +104,12 @@ fn fig17_cells(setting: &Setting) -> Vec<Cell> {
 
 fn fig17_claims(results: &Results<'_>) -> Vec<Claim> {
     let claims = PARTS.map(|workload| {
-        let ours = results.ratio(workload, (SERIES, 0.99), (SERIES, 0.5), &THROUGHPUT);
+        let ours = results.ratio(workload, at(SERIES, 0.99), at(SERIES, 0.5), &THROUGHPUT);
         let what = format!("{workload}: throughput with theta 0.99 over that with 0.5");
         claim(what, "grows with theta", times(ours), "Appendix C")
     });
     let collapse =
-        results.ratio("write-intensive", (peers::SHERMAN, 0.99), (peers::SHERMAN, 0.5), &THROUGHPUT);
+        results.ratio("write-intensive", at(peers::SHERMAN, 0.99), at(peers::SHERMAN, 0.5), &THROUGHPUT);
     let what = "write-intensive: Sherman with theta 0.99 over that with 0.5";
     claims.into_iter().chain([claim(what, "collapses", times(collapse), "Appendix C")]).collect()
 }

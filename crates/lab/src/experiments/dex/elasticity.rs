@@ -8,6 +8,7 @@ use serde_json::Value;
 
 use super::super::cell::{Cell, Metric, THROUGHPUT, metric};
 use super::super::plot;
+use super::super::results::at;
 use super::super::{Claim, Experiment, Results, Scale, Setting};
 use super::{COMMON, claim, times};
 use crate::elastic::{Clients, ElasticSpec, PlannedMove, Spread};
@@ -48,7 +49,7 @@ pub(super) const FIG10: Experiment = Experiment {
     ..COMMON
 };
 
-fn base(setting: &Setting, (servers, spares): (usize, usize), run_ns: u64) -> ElasticSpec {
+fn base(setting: &Setting, servers: usize, spares: usize, run_ns: u64) -> ElasticSpec {
     let bench = setting.spec("write-intensive");
     ElasticSpec {
         memory_servers: bench.memory_servers,
@@ -76,21 +77,21 @@ fn fig10_cells(setting: &Setting) -> Vec<Cell> {
         Scale::Quick => 60_000_000,
         Scale::Tiny => 4_000_000,
     };
-    let cell =
-        |panel: &str, (x, x_name, end): (f64, String, f64), (mib, workers, part): (u64, usize, f64)| {
-            let spec = ElasticSpec {
-                run_ns: (run_ns as f64 * end) as u64,
-                cache_bytes: setting.bytes(mib << 20),
-                flush_workers: workers,
-                moves: vec![PlannedMove { at_ns: run_ns / 2, from: 1, to: 3, part }],
-                ..base(setting, (3, 1), run_ns)
-            };
-            plot::cell(panel, "DEX", (x, x_name), spec)
-        };
-    let sizes = SIZES.into_iter().zip(SIZES_END);
-    let sizes = sizes.map(|(mib, end)| cell(HALF, (mib as f64, format!("{mib} MiB"), end), (mib, 1, 0.5)));
-    let workers = WORKERS.into_iter().zip(WORKERS_END);
-    let workers = workers.map(|(n, end)| cell(ALL, (n as f64, n.to_string(), end), (1024, n, 1.0)));
+    let spec = |mib: u64, workers: usize, part: f64, end: f64| ElasticSpec {
+        run_ns: (run_ns as f64 * end) as u64,
+        cache_bytes: setting.bytes(mib << 20),
+        flush_workers: workers,
+        moves: vec![PlannedMove { at_ns: run_ns / 2, from: 1, to: 3, part }],
+        ..base(setting, 3, 1, run_ns)
+    };
+    let sizes = SIZES
+        .into_iter()
+        .zip(SIZES_END)
+        .map(|(mib, end)| plot::cell(HALF, "DEX", mib as f64, format!("{mib} MiB"), spec(mib, 1, 0.5, end)));
+    let workers = WORKERS
+        .into_iter()
+        .zip(WORKERS_END)
+        .map(|(n, end)| plot::cell(ALL, "DEX", n as f64, n, spec(1024, n, 1.0, end)));
     sizes.chain(workers).collect()
 }
 
@@ -212,9 +213,9 @@ fn balance_cells(setting: &Setting) -> Vec<Cell> {
             spread,
             balance_every_ns,
             flush_workers: 4,
-            ..base(setting, (8, 0), run_ns)
+            ..base(setting, 8, 0, run_ns)
         };
-        plot::cell("", series, (x, series), spec)
+        plot::cell("", series, x, series, spec)
     };
     vec![cell(0.0, UNBALANCED, None), cell(1.0, BALANCED, Some(run_ns / 90))]
 }
@@ -225,7 +226,7 @@ fn balance_claims(results: &Results<'_>) -> Vec<Claim> {
         |series: &str, x: f64| results.value("", series, x, &SETTLED).map(|value| format!("{value:.2}x"));
     let count = |metric| results.value("", BALANCED, 1.0, metric).map(|count| format!("{count:.0}"));
     let (moves, late) = (count(&MOVES), count(&LATE));
-    let gain = results.ratio("", (BALANCED, 1.0), (UNBALANCED, 0.0), &THROUGHPUT);
+    let gain = results.ratio("", at(BALANCED, 1.0), at(UNBALANCED, 0.0), &THROUGHPUT);
     vec![
         claim("busiest server over the mean, without balancer", "not given", settled(UNBALANCED, 0.0), place),
         claim("busiest server over the mean, balanced", "1.3x at most", settled(BALANCED, 1.0), place),

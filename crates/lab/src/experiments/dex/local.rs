@@ -9,6 +9,7 @@ use pando_dex::layout::fixed::FixedLayout;
 
 use super::super::cell::{Cell, Metric, READS, THROUGHPUT};
 use super::super::plot::{self, Spacing};
+use super::super::results::at;
 use super::super::scale::with_threads;
 use super::super::{Claim, Experiment, Results, Setting};
 use super::{COMMON, DISTRIBUTIONS, claim, peers, percent, times};
@@ -65,7 +66,7 @@ fn cells(setting: &Setting) -> Vec<Cell> {
         for threads in LOCAL_THREADS {
             let spec = BenchSpec { warmup, ..spec.clone() }.on_system(System::LocalBTree);
             let spec = with_threads(spec, setting.threads(threads));
-            cells.push(plot::cell(panel, LOCAL, (threads as f64, threads), spec));
+            cells.push(plot::cell(panel, LOCAL, threads as f64, threads, spec));
         }
         for threads in DEX_THREADS {
             let spec = with_threads(spec.clone(), setting.threads(threads));
@@ -74,10 +75,10 @@ fn cells(setting: &Setting) -> Vec<Cell> {
             // Caches of the peers hold inner nodes only, so they fill quickly.
             let of_peer = |name| {
                 let spec = BenchSpec { warmup, ..spec.clone() };
-                peers::cell(panel, name, (threads as f64, threads), spec)
+                peers::cell(panel, name, threads as f64, threads, spec)
             };
             cells.extend(peers::at(threads).filter(|name| *name != DEX).map(of_peer));
-            cells.push(plot::cell(panel, DEX, (threads as f64, threads), spec));
+            cells.push(plot::cell(panel, DEX, threads as f64, threads, spec));
         }
     }
     cells
@@ -91,14 +92,14 @@ fn claims(results: &Results<'_>) -> Vec<Claim> {
     let mut claims =
         vec![claim("skewed: READs of an operation of DEX, 36 threads", "0.01", number(&READS, 36.0), place)];
     for ((panel, _), (behind, ahead)) in DISTRIBUTIONS.iter().zip([("-8%", "3.3x"), ("not given", "4.5x")]) {
-        let ours = results.ratio(panel, (DEX, 36.0), (LOCAL, 36.0), &THROUGHPUT);
+        let ours = results.ratio(panel, at(DEX, 36.0), at(LOCAL, 36.0), &THROUGHPUT);
         claims.push(claim(
             format_args!("{panel}: DEX over the local tree, 36 threads"),
             behind,
             percent(ours),
             place,
         ));
-        let ours = results.ratio(panel, (DEX, 144.0), (LOCAL, 36.0), &THROUGHPUT);
+        let ours = results.ratio(panel, at(DEX, 144.0), at(LOCAL, 36.0), &THROUGHPUT);
         let what = format_args!("{panel}: DEX with 144 threads over the local tree with 36").to_string();
         claims.push(claim(what, ahead, times(ours), place));
     }

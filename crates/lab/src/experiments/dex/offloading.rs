@@ -7,6 +7,7 @@ use pando::OffloadPolicy;
 
 use super::super::cell::{Cell, Metric, READS, THROUGHPUT, TWO_SIDED, WRITES};
 use super::super::plot::{self, MOPS, Spacing};
+use super::super::results::at;
 use super::super::scale::with_threads;
 use super::super::{Claim, Experiment, Results, Setting};
 use super::{COMMON, DISTRIBUTIONS, PARTS, claim, percent, times};
@@ -57,7 +58,7 @@ fn fig5_cells(setting: &Setting) -> Vec<Cell> {
             for threads in POLICY_THREADS {
                 let spec = BenchSpec { offload, ..small_cache(setting, workload, 0.35) };
                 let spec = with_threads(spec, setting.threads(threads));
-                cells.push(plot::cell(workload, series, (threads as f64, threads), spec));
+                cells.push(plot::cell(workload, series, threads as f64, threads, spec));
             }
         }
     }
@@ -68,15 +69,19 @@ fn fig5_claims(results: &Results<'_>) -> Vec<Claim> {
     let mut claims = Vec::new();
     for workload in PARTS {
         for (over, under) in [(144, 36), (288, 144)] {
-            let ours =
-                results.ratio(workload, (ALWAYS, f64::from(over)), (ALWAYS, f64::from(under)), &THROUGHPUT);
+            let ours = results.ratio(
+                workload,
+                at(ALWAYS, f64::from(over)),
+                at(ALWAYS, f64::from(under)),
+                &THROUGHPUT,
+            );
             let what = format!("{workload}: always offload, {over} threads over {under}");
             claims.push(claim(what, "does not scale", times(ours), "§6"));
         }
         let what = format!("{workload}: cost-aware over the better of the others, at the worst place");
         claims.push(claim(what, "outperforms", percent(over_better(results, workload)), "§6"));
         for other in [NEVER, ALWAYS] {
-            let ours = results.ratio(workload, (COST_AWARE, 144.0), (other, 144.0), &THROUGHPUT);
+            let ours = results.ratio(workload, at(COST_AWARE, 144.0), at(other, 144.0), &THROUGHPUT);
             let what = format!("{workload}: cost-aware over {other}, 144 threads");
             claims.push(claim(what, "outperforms", percent(ours), "§6"));
         }
@@ -127,7 +132,7 @@ fn fig8_cells(setting: &Setting) -> Vec<Cell> {
                     warmup: if step < 2 { 0 } else { spec.warmup },
                     ..spec
                 };
-                cells.push(plot::cell(panel, series, (threads as f64, threads), spec));
+                cells.push(plot::cell(panel, series, threads as f64, threads, spec));
             }
         }
     }
@@ -136,7 +141,7 @@ fn fig8_cells(setting: &Setting) -> Vec<Cell> {
 
 fn fig8_claims(results: &Results<'_>) -> Vec<Claim> {
     let step = |panel: &str, over: usize, threads: f64| {
-        results.ratio(panel, (STEPS[over], threads), (STEPS[over - 1], threads), &THROUGHPUT)
+        results.ratio(panel, at(STEPS[over], threads), at(STEPS[over - 1], threads), &THROUGHPUT)
     };
     let mops = |series: &str| {
         let value = results.value("skewed", series, 2.0, &THROUGHPUT);
@@ -188,7 +193,7 @@ fn fig13_cells(setting: &Setting) -> Vec<Cell> {
             let spec = small_cache(setting, workload, 1.0);
             let offload = if cores == 0 { OffloadPolicy::Never } else { OffloadPolicy::CostAware };
             let spec = BenchSpec { offload, memory_cores: (cores > 0).then_some(cores), ..spec };
-            cells.push(plot::cell("", workload, (cores as f64, cores), spec));
+            cells.push(plot::cell("", workload, cores as f64, cores, spec));
         }
     }
     cells
@@ -207,7 +212,7 @@ fn fig13_claims(results: &Results<'_>) -> Vec<Claim> {
         let ratio = most.map(|(with, without)| with / without);
         let what = format!("{workload}: verbs of an operation, 4 cores over none");
         claims.push(claim(what, fewer, percent(ratio), "§8.4"));
-        let ratio = results.ratio("", (workload, 4.0), (workload, 0.0), &THROUGHPUT);
+        let ratio = results.ratio("", at(workload, 4.0), at(workload, 0.0), &THROUGHPUT);
         let what = format!("{workload}: throughput, 4 cores over none");
         claims.push(claim(what, more, percent(ratio), "§8.4"));
     }

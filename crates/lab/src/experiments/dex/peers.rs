@@ -5,6 +5,7 @@
 //! READs.
 
 use super::super::cell::{Cell, THROUGHPUT};
+use super::super::results::Position;
 use super::super::{Claim, Results, plot};
 use super::{claim, times};
 use crate::bench::{BenchSpec, System};
@@ -43,25 +44,25 @@ pub(super) fn system(name: &str) -> System {
 
 /// A cell of the system with this name. As in the paper, caches of B-link trees hold all inner nodes: 3.02
 /// READs of a lookup are a leaf and two versions (Table 2). Their scans READ several leaves together.
-pub(super) fn cell(panel: &str, name: &str, x: (f64, impl ToString), spec: BenchSpec) -> Cell {
+pub(super) fn cell(panel: &str, name: &str, x: f64, x_name: impl ToString, spec: BenchSpec) -> Cell {
     let system = system(name);
     let base = if system == System::Dex { spec.clone() } else { BenchSpec::default() };
     let spec = BenchSpec { inner_fill: base.inner_fill, read_ahead: base.read_ahead, ..spec };
-    plot::cell(panel, name, x, spec.on_system(system))
+    plot::cell(panel, name, x, x_name, spec.on_system(system))
 }
 
-/// DEX over each peer in the cell at `x`, beside the paper's ratios. `dex` is the series of DEX to use.
+/// The cell `dex` over those of the peers at the same x, beside the paper's ratios.
 pub(super) fn ratios(
     results: &Results<'_>,
-    (panel, dex): (&str, &str),
-    x: f64,
+    panel: &str,
+    dex: Position<'_>,
     published: [Option<f64>; 4],
     place: &'static str,
 ) -> Vec<Claim> {
     let claims = PEERS.iter().zip(published).map(|(peer, published)| {
-        let ours = results.ratio(panel, (dex, x), (peer, x), &THROUGHPUT);
+        let ours = results.ratio(panel, dex, Position { series: peer, ..dex }, &THROUGHPUT);
         let paper = published.map_or("not given".to_owned(), |ratio| format!("{ratio}x"));
-        claim(format_args!("{panel}: {dex} over {peer}"), paper, times(ours), place)
+        claim(format_args!("{panel}: {} over {peer}", dex.series), paper, times(ours), place)
     });
     claims.collect()
 }

@@ -8,6 +8,7 @@ use pando_workload::Distribution;
 
 use super::super::cell::{Cell, THROUGHPUT};
 use super::super::plot::{self, Spacing};
+use super::super::results::at;
 use super::super::scale::{PAPER_CACHE, SKEWED, with_threads};
 use super::super::{Claim, Experiment, Results, Setting};
 use super::{COMMON, THREADS, WORKLOADS, claim, peers, percent, times};
@@ -84,20 +85,20 @@ fn spec(setting: &Setting, workload: &str, dist: Distribution, threads: usize) -
 
 fn skewed_cells(setting: &Setting) -> Vec<Cell> {
     let mut cells = over_workloads(setting, SKEWED);
-    cells.extend(WORKLOADS.map(|workload| never_offloading(setting, workload, (workload, SKEWED))));
+    cells.extend(WORKLOADS.map(|workload| never_offloading(setting, workload, workload, SKEWED)));
     cells
 }
 
 /// A cell of DEX without offloading at 144 threads: the numerator of the paper's ratios.
-fn never_offloading(setting: &Setting, panel: &str, (workload, dist): (&str, Distribution)) -> Cell {
+fn never_offloading(setting: &Setting, panel: &str, workload: &str, dist: Distribution) -> Cell {
     let spec = spec(setting, workload, dist, 144);
     let spec = BenchSpec { offload: OffloadPolicy::Never, ..spec };
-    plot::cell(panel, peers::NEVER, (144.0, 144), spec)
+    plot::cell(panel, peers::NEVER, 144.0, 144, spec)
 }
 
 fn over_workloads(setting: &Setting, dist: Distribution) -> Vec<Cell> {
     let cells = WORKLOADS.iter().flat_map(|workload| {
-        THREADS.into_iter().flat_map(move |threads| of_all(setting, workload, (workload, dist), threads))
+        THREADS.into_iter().flat_map(move |threads| of_all(setting, workload, workload, dist, threads))
     });
     cells.collect()
 }
@@ -106,12 +107,13 @@ fn over_workloads(setting: &Setting, dist: Distribution) -> Vec<Cell> {
 fn of_all<'s>(
     setting: &'s Setting,
     panel: &'s str,
-    (workload, dist): (&'s str, Distribution),
+    workload: &'s str,
+    dist: Distribution,
     threads: usize,
 ) -> impl Iterator<Item = Cell> + use<'s> {
     peers::at(threads).map(move |name| {
         let spec = spec(setting, workload, dist, threads);
-        peers::cell(panel, name, (threads as f64, threads), spec)
+        peers::cell(panel, name, threads as f64, threads, spec)
     })
 }
 
@@ -120,7 +122,7 @@ fn uniform_cells(setting: &Setting) -> Vec<Cell> {
     for workload in WORKLOADS {
         let spec = spec(setting, workload, Distribution::Uniform, 144);
         let spec = BenchSpec { cache_bytes: setting.bytes(2 * PAPER_CACHE), ..spec };
-        cells.push(plot::cell(workload, LARGE_CACHE, (144.0, 144), spec));
+        cells.push(plot::cell(workload, LARGE_CACHE, 144.0, 144, spec));
     }
     cells
 }
@@ -132,9 +134,9 @@ fn insert_cells(setting: &Setting) -> Vec<Cell> {
         ("insert-only, uniform", "insert-only", Distribution::Uniform),
     ];
     let cells = parts.into_iter().flat_map(|(panel, workload, dist)| {
-        THREADS.into_iter().flat_map(move |threads| of_all(setting, panel, (workload, dist), threads))
+        THREADS.into_iter().flat_map(move |threads| of_all(setting, panel, workload, dist, threads))
     });
-    let never = never_offloading(setting, parts[0].0, (parts[0].1, SKEWED));
+    let never = never_offloading(setting, parts[0].0, parts[0].1, SKEWED);
     cells.chain([never]).collect()
 }
 
@@ -152,14 +154,14 @@ fn skewed_claims(results: &Results<'_>) -> Vec<Claim> {
     for (workload, published) in AHEAD {
         claims.extend(peers::ratios(
             results,
-            (workload, peers::NEVER),
-            144.0,
+            workload,
+            at(peers::NEVER, 144.0),
             published,
             "§8.2, 144 threads",
         ));
     }
     for workload in WORKLOADS {
-        let ours = results.ratio(workload, (SERIES, 144.0), (SERIES, 36.0), &THROUGHPUT);
+        let ours = results.ratio(workload, at(SERIES, 144.0), at(SERIES, 36.0), &THROUGHPUT);
         let what = format_args!("{workload}: throughput of 144 threads over that of 36").to_string();
         claims.push(claim(what, "scales", times(ours), "§8.2"));
     }
@@ -182,18 +184,18 @@ fn insert_claims(results: &Results<'_>) -> Vec<Claim> {
     let published = [Some(4.0), Some(10.0), Some(2.4), Some(6.1)];
     let place = "Appendix B, 144 threads";
     let mut claims =
-        peers::ratios(results, ("read-intensive-2, skewed", peers::NEVER), 144.0, published, place);
+        peers::ratios(results, "read-intensive-2, skewed", at(peers::NEVER, 144.0), published, place);
     for panel in ["read-intensive-2, uniform", "insert-only, uniform"] {
-        claims.extend(peers::ratios(results, (panel, SERIES), 144.0, [None; 4], place));
+        claims.extend(peers::ratios(results, panel, at(SERIES, 144.0), [None; 4], place));
     }
     claims
 }
 
 fn uniform_claims(results: &Results<'_>) -> Vec<Claim> {
     let ratios = WORKLOADS
-        .map(|workload| peers::ratios(results, (workload, SERIES), 144.0, [None; 4], "§8.2, 144 threads"));
+        .map(|workload| peers::ratios(results, workload, at(SERIES, 144.0), [None; 4], "§8.2, 144 threads"));
     let larger = WORKLOADS.map(|workload| {
-        let ours = results.ratio(workload, (LARGE_CACHE, 144.0), (SERIES, 144.0), &THROUGHPUT);
+        let ours = results.ratio(workload, at(LARGE_CACHE, 144.0), at(SERIES, 144.0), &THROUGHPUT);
         let what = format!("{workload}: what 512 MiB of cache instead of 256 add with 144 threads");
         claim(what, "about +20% (workload not named)", percent(ours), "§8.2")
     });

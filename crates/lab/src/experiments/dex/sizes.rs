@@ -6,6 +6,7 @@
 
 use super::super::cell::{Cell, THROUGHPUT};
 use super::super::plot::{self, MOPS, Spacing};
+use super::super::results::at;
 use super::super::scale::with_threads;
 use super::super::{Claim, Experiment, Results, Setting};
 use super::{COMMON, PARTS, claim, peers, percent, times};
@@ -48,12 +49,12 @@ fn fig12_cells(setting: &Setting) -> Vec<Cell> {
             let spec = with_threads(setting.spec_of_share(workload, 0.7), setting.threads(threads));
             let cache_bytes = setting.bytes(PAPER_DATA / 100 * u64::from(ratio));
             let spec = BenchSpec { cache_bytes, ..spec };
-            let x = (f64::from(ratio), format!("{ratio}%"));
+            let (x, x_name) = (f64::from(ratio), format!("{ratio}%"));
             if series == ALL && PEER_RATIOS.contains(&ratio) {
-                let cell = |name| peers::cell(workload, name, x.clone(), spec.clone());
+                let cell = |name| peers::cell(workload, name, x, &x_name, spec.clone());
                 cells.extend(peers::PEERS.map(cell));
             }
-            cells.push(plot::cell(workload, series, x, spec));
+            cells.push(plot::cell(workload, series, x, x_name, spec));
         }
     }
     cells
@@ -61,7 +62,7 @@ fn fig12_cells(setting: &Setting) -> Vec<Cell> {
 
 fn fig12_claims(results: &Results<'_>) -> Vec<Claim> {
     let grows = |workload: &str, series: &str, over: f64, under: f64| {
-        times(results.ratio(workload, (series, over), (series, under), &THROUGHPUT))
+        times(results.ratio(workload, at(series, over), at(series, under), &THROUGHPUT))
     };
     vec![
         claim("read-intensive: 32% of cache over 1%", "grows", grows(PARTS[0], ALL, 32.0, 1.0), "§8.4"),
@@ -121,8 +122,8 @@ fn fig18_cells(setting: &Setting) -> Vec<Cell> {
             let spec = setting.spec_of_share("read-intensive", 0.7);
             let mut spec = BenchSpec { cache_bytes: setting.bytes(mib << 20), ..spec };
             spec.cache.leaf_admission = f64::from(probability) / 100.0;
-            let x = (f64::from(probability), format!("{probability}%"));
-            cells.push(plot::cell("", &size_name(mib), x, spec));
+            let (x, x_name) = (f64::from(probability), format!("{probability}%"));
+            cells.push(plot::cell("", &size_name(mib), x, x_name, spec));
         }
     }
     cells
@@ -131,7 +132,7 @@ fn fig18_cells(setting: &Setting) -> Vec<Cell> {
 fn fig18_claims(results: &Results<'_>) -> Vec<Claim> {
     let over_eager = |mib: u64, probability: f64| {
         let series = size_name(mib);
-        percent(results.ratio("", (&series, probability), (&series, EAGER), &THROUGHPUT))
+        percent(results.ratio("", at(&series, probability), at(&series, EAGER), &THROUGHPUT))
     };
     let place = "Appendix C";
     vec![

@@ -54,9 +54,9 @@ fn cells(setting: &Setting) -> Vec<Cell> {
             let spec = setting.spec_of_share(workload, 0.6);
             if name == SERIES {
                 let spec = BenchSpec { offload: OffloadPolicy::Never, ..spec.clone() };
-                cells.push(Cell { paper: paper(), ..plot::cell("", NEVER, (i as f64, workload), spec) });
+                cells.push(Cell { paper: paper(), ..plot::cell("", NEVER, i as f64, workload, spec) });
             }
-            cells.push(Cell { paper: paper(), ..peers::cell("", name, (i as f64, workload), spec) });
+            cells.push(Cell { paper: paper(), ..peers::cell("", name, i as f64, workload, spec) });
         }
     }
     cells
@@ -66,9 +66,9 @@ fn cells(setting: &Setting) -> Vec<Cell> {
 const PANELS: [(usize, &[Metric]); 2] = [(0, &[READS, TRAFFIC]), (1, &[READS, WRITES, ATOMICS, TRAFFIC])];
 
 fn figure(results: &Results<'_>) -> Figure {
-    let panels = PANELS.iter().flat_map(|(workload, metrics)| {
-        metrics.iter().map(|metric| panel(results, (*workload as f64, WORKLOADS[*workload]), metric))
-    });
+    let panels = PANELS
+        .iter()
+        .flat_map(|(workload, metrics)| metrics.iter().map(|metric| panel(results, *workload, metric)));
     plot::figure(
         results,
         panels.collect(),
@@ -77,8 +77,9 @@ fn figure(results: &Results<'_>) -> Figure {
     )
 }
 
-/// Bars of all systems: measured values and the paper's.
-fn panel(results: &Results<'_>, (x, workload): (f64, &str), metric: &Metric) -> Panel {
+/// Bars of all systems for a workload, by its index: measured values and the paper's.
+fn panel(results: &Results<'_>, workload: usize, metric: &Metric) -> Panel {
+    let x = workload as f64;
     let names = results.series("");
     let placed = |of: &dyn Fn(&str) -> Option<f64>| {
         let points = names.iter().enumerate().filter_map(|(place, name)| Some((place as f64, of(name)?)));
@@ -90,7 +91,7 @@ fn panel(results: &Results<'_>, (x, workload): (f64, &str), metric: &Metric) -> 
     };
     let series = |name: &str, points, quoted| Series { name: name.to_owned(), points, quoted };
     Panel {
-        title: format!("{workload}: {}", metric.title),
+        title: format!("{}: {}", WORKLOADS[workload], metric.title),
         shape: Shape::Bars,
         x: XAxis {
             label: String::new(),

@@ -5,6 +5,7 @@
 
 use super::super::claims::{claim, times};
 use super::super::plot::{self, Spacing};
+use super::super::results::at;
 use super::super::{Cell, Claim, Experiment, Results, Setting};
 use super::{COMMON, HELD_MB, HITS, QPS, best, cell, part, queries, spec, tables};
 use crate::elf::{Base, ElfWork, Kind, PolicyKind, Store};
@@ -59,8 +60,8 @@ fn fig4_cells(setting: &Setting) -> Vec<Cell> {
             let panel = format!("{query}, {table}");
             let work = |store| spec(setting, data, ElfWork::Queries(queries(setting, kind, 2, store)));
             let persistent = Store::new(Base::Persistent);
-            cells.push(cell(&panel, NONE, (0.0, "-"), work(persistent.clone())));
-            cells.push(cell(&panel, DUAL, (0.0, "-"), work(Store::new(Base::DualAccess))));
+            cells.push(cell(&panel, NONE, 0.0, "-", work(persistent.clone())));
+            cells.push(cell(&panel, DUAL, 0.0, "-", work(Store::new(Base::DualAccess))));
             for policy in PolicyKind::ALL {
                 for thousand in THOUSANDS {
                     let lists = part(setting, f64::from(thousand) * 1_024.0);
@@ -70,7 +71,7 @@ fn fig4_cells(setting: &Setting) -> Vec<Cell> {
                         format!("{}M", thousand / 1_024)
                     };
                     let store = persistent.clone().with_cache(policy, lists);
-                    cells.push(cell(&panel, policy.name(), (f64::from(thousand), x_name), work(store)));
+                    cells.push(cell(&panel, policy.name(), f64::from(thousand), x_name, work(store)));
                 }
             }
         }
@@ -101,7 +102,7 @@ fn fig4_claims(results: &Results<'_>) -> Vec<Claim> {
         claims.push(claim(what, "ahead", times(found.map(|(_, ratio)| ratio)), "§5.4"));
         let what = format!("{panel}: best size of {}, thousand lists", policy.name());
         claims.push(claim(what, format!("{paper:.0}"), found.map(|(x, _)| format!("{x:.0}")), "§5.4"));
-        let ours = results.ratio(panel, (DUAL, 0.0), (NONE, 0.0), &QPS);
+        let ours = results.ratio(panel, at(DUAL, 0.0), at(NONE, 0.0), &QPS);
         claims.push(claim(format!("{panel}: dual access over no cache"), "ahead", times(ours), "Figure 4"));
     }
     claims

@@ -5,6 +5,7 @@
 
 use super::super::cell::metric;
 use super::super::claims::{claim, percent, times};
+use super::super::results::at;
 use super::super::{Cell, Claim, Experiment, Metric, Results, Setting, plot};
 use super::{CARDINALITY, COMMON, MEASURED_US, US, cell, queries, spec, uniform};
 use crate::elf::{Base, ElfWork, Kind, Store};
@@ -60,16 +61,16 @@ fn fig3_cells(setting: &Setting) -> Vec<Cell> {
     let data = uniform(setting, CARDINALITY);
     let mut cells = Vec::new();
     for (place, (panel, kind, percent, _)) in QUERIES.into_iter().enumerate() {
-        let x = (place as f64, panel);
+        let x = place as f64;
         for (series, base) in [(DRAM, Base::Dram), (PMEM, Base::Persistent)] {
             let work = ElfWork::Queries(queries(setting, kind, percent, Store::new(base)));
-            cells.push(cell(panel, series, x, spec(setting, data, work)));
+            cells.push(cell(panel, series, x, panel, spec(setting, data, work)));
         }
         let work = ElfWork::Measured(queries(setting, kind, percent, Store::new(Base::Dram)));
-        cells.push(cell(panel, HERE, x, spec(setting, data, work)));
+        cells.push(cell(panel, HERE, x, panel, spec(setting, data, work)));
     }
-    let x = (QUERIES.len() as f64, BUILD);
-    cells.push(cell(BUILD, PMEM, x, spec(setting, data, ElfWork::Build)));
+    let x = QUERIES.len() as f64;
+    cells.push(cell(BUILD, PMEM, x, BUILD, spec(setting, data, ElfWork::Build)));
     cells
 }
 
@@ -77,7 +78,7 @@ fn fig3_claims(results: &Results<'_>) -> Vec<Claim> {
     let mut claims = Vec::new();
     for (place, (panel, _, _, overhead)) in QUERIES.into_iter().enumerate() {
         let x = place as f64;
-        let ours = percent(results.ratio(panel, (PMEM, x), (DRAM, x), &US));
+        let ours = percent(results.ratio(panel, at(PMEM, x), at(DRAM, x), &US));
         let paper = format!("{:+.0}%", overhead * 100.0);
         claims.push(claim(
             format_args!("{panel}: persistent memory over DRAM, modelled"),
@@ -112,7 +113,7 @@ pub(super) const HYBRID: Experiment = Experiment {
     metrics: &[BUILD_S, COPY_MS, COPY_HERE, WITH_COPY, RECOVERY],
     cells: |setting| {
         let data = uniform(setting, CARDINALITY);
-        vec![cell("", "hybrid", (0.0, ""), spec(setting, data, ElfWork::Hybrid))]
+        vec![cell("", "hybrid", 0.0, "", spec(setting, data, ElfWork::Hybrid))]
     },
     claims: |results| {
         let value = |metric| results.value("", "hybrid", 0.0, metric);

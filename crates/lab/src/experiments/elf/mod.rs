@@ -16,7 +16,8 @@ mod peers;
 use pando_sim::memory::MemoryModel;
 
 use super::cell::metric;
-use super::{Cell, Experiment, Metric, Place, Results, Scale, Setting, plot};
+use super::plot::{self, cell};
+use super::{Experiment, Metric, Place, Results, Scale, Setting};
 use crate::elf::{Data, ElfSpec, ElfWork, Kind, QuerySpec, Store};
 
 pub(super) const EXPERIMENTS: &[Experiment] = &[
@@ -154,10 +155,6 @@ fn numbers(setting: &Setting, kind: Kind, range_percent: u32) -> (u64, u64) {
 fn queries(setting: &Setting, kind: Kind, range_percent: u32, store: Store) -> QuerySpec {
     let (warm_up, queries) = numbers(setting, kind, range_percent);
     QuerySpec { kind, range_percent, store, warm_up, queries, intervals: 0 }
-}
-
-fn cell(panel: &str, series: &str, place: (f64, impl ToString), spec: ElfSpec) -> Cell {
-    plot::cell(panel, series, place, spec)
 }
 
 /// The greatest value of a metric in a series, and its x.

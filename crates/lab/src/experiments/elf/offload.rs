@@ -105,7 +105,7 @@ fn offload_cells(setting: &Setting) -> Vec<Cell> {
                         let offload =
                             OffloadSpec { policy, rule, is_cached, cores, threads, shares, warm_up, queries };
                         let spec = spec(setting, data(setting), ElfWork::Offload(offload));
-                        cells.push(cell(&panel, policy.name(), (x, x_name), spec));
+                        cells.push(cell(&panel, policy.name(), x, x_name, spec));
                     }
                 };
                 SHARES.iter().for_each(|&(share, name)| add(share, name, vec![share]));

@@ -7,6 +7,7 @@ use serde_json::Value;
 
 use super::super::cell::metric;
 use super::super::claims::{claim, percent};
+use super::super::results::at;
 use super::super::{Cell, Claim, Experiment, Metric, Results, Setting, plot};
 use super::{COMMON, HELD_MB, HITS, UNIFORM, US, best, cell, numbers, part, queries, spec, tables};
 use crate::elf::{Base, ElfWork, Kind, PolicyKind, QuerySpec, Store};
@@ -157,18 +158,18 @@ fn cells(setting: &Setting, published: &Published) -> Vec<Cell> {
         let work = |store| spec(setting, data, ElfWork::Queries(run(setting, published.kind, store)));
         let lists = part(setting, published.lists[place]);
         let persistent = Store::new(Base::Persistent);
-        cells.push(cell(panel, NONE, (0.0, "0"), work(persistent.clone())));
-        cells.push(cell(panel, DRAM, (0.0, "0"), work(Store::new(Base::Dram))));
+        cells.push(cell(panel, NONE, 0.0, "0", work(persistent.clone())));
+        cells.push(cell(panel, DRAM, 0.0, "0", work(Store::new(Base::Dram))));
         let dynamic = persistent.with_cache(published.policy, lists);
-        cells.push(cell(panel, published.policy.name(), (0.0, "0"), work(dynamic)));
+        cells.push(cell(panel, published.policy.name(), 0.0, "0", work(dynamic)));
         for &depth in levels(table) {
-            cells.push(cell(panel, STATIC, (depth as f64, depth), work(Store::levels(depth))));
-            cells.push(cell(panel, HASHED, (depth as f64, depth), work(Store::hashed(depth))));
+            cells.push(cell(panel, STATIC, depth as f64, depth, work(Store::levels(depth))));
+            cells.push(cell(panel, HASHED, depth as f64, depth, work(Store::hashed(depth))));
         }
         let depth = published.combined[place].0;
         let both = Store::levels(depth).with_cache(published.policy, lists);
         let name = combined_name(published, place);
-        cells.push(cell(panel, &name, (depth as f64, depth), work(both)));
+        cells.push(cell(panel, &name, depth as f64, depth, work(both)));
     }
     cells
 }
@@ -194,7 +195,7 @@ fn claims(results: &Results<'_>, published: &Published) -> Vec<Claim> {
         add(format!("{policy} over no cache, warm"), dynamic_gain, percent(over(dynamic)));
         let (depth, says) = published.combined[place];
         let name = combined_name(published, place);
-        let both = results.ratio(panel, (&name, depth as f64), (STATIC, depth as f64), &LAST);
+        let both = results.ratio(panel, at(&name, depth as f64), at(STATIC, depth as f64), &LAST);
         add(format!("{name} over static {depth}"), says, percent(both));
         let remaining = statics.zip(results.value(panel, DRAM, 0.0, &LAST)).map(|(best, dram)| dram / best.1);
         let says = if place == 0 { published.remaining } else { "not given" };

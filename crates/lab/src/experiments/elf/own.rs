@@ -76,7 +76,7 @@ pub(super) const SELECTIVITY: Experiment = Experiment {
         let predicates = if setting.scale == Scale::Tiny { 30 } else { 1_000 };
         let work = ElfWork::Selectivity { predicates, rounds };
         // One run measures all outputs; a cell for each would measure them at different times.
-        vec![cell("", "all outputs", (0.0, ""), spec(setting, data, work))]
+        vec![cell("", "all outputs", 0.0, "", spec(setting, data, work))]
     },
     claims: selectivity_claims,
     figure: selectivity_figure,
@@ -159,7 +159,7 @@ pub(super) const ORDER: Experiment = Experiment {
         let (data, rounds) = small(setting);
         let cells = ORDERS.into_iter().enumerate().map(|(place, (rule, name))| {
             let work = ElfWork::Order { rule, rounds };
-            cell("", "lineitem", (place as f64, name), spec(setting, data, work))
+            cell("", "lineitem", place as f64, name, spec(setting, data, work))
         });
         cells.collect()
     },
@@ -283,7 +283,7 @@ fn remote_cells(setting: &Setting) -> Vec<Cell> {
         for &(share, name) in shares {
             let cache_bytes = (image_bytes * share) as u64;
             let work = ElfWork::Remote { cache_bytes, queries, exact };
-            cells.push(cell(panel, "Elf", (share, name), spec(setting, data, work)));
+            cells.push(cell(panel, "Elf", share, name, spec(setting, data, work)));
         }
     }
     cells

@@ -6,6 +6,7 @@
 use super::super::cell::metric;
 use super::super::claims::{claim, times};
 use super::super::plot::{self, Spacing};
+use super::super::results::at;
 use super::super::{Cell, Claim, Experiment, Metric, Results, Scale, Setting};
 use super::{COMMON, cell, queries, spec, uniform};
 use crate::elf::{Base, ElfWork, Kind, Store, Threads};
@@ -81,7 +82,7 @@ fn fig8_cells(setting: &Setting) -> Vec<Cell> {
                 let most = if setting.scale == Scale::Tiny { 10 } else { 400 / u64::from(width) };
                 (queries.warm_up, queries.queries) = (most / 4, most);
                 let work = ElfWork::Parallel { queries, threads };
-                cells.push(cell(&panel, series, (f64::from(width), width), spec(setting, data, work)));
+                cells.push(cell(&panel, series, f64::from(width), width, spec(setting, data, work)));
             }
         }
     }
@@ -91,7 +92,7 @@ fn fig8_cells(setting: &Setting) -> Vec<Cell> {
 fn fig8_claims(results: &Results<'_>) -> Vec<Claim> {
     let ratio = |cardinality, width: u32, over, under| {
         let x = f64::from(width);
-        times(results.ratio(&panel_of(cardinality), (over, x), (under, x), &RATE))
+        times(results.ratio(&panel_of(cardinality), at(over, x), at(under, x), &RATE))
     };
     let mut claims = vec![
         claim("100 values, 100%: 20 threads over one, modelled", "12x", ratio(100, 100, TWENTY, ONE), "§5.5"),

@@ -7,6 +7,7 @@ use pando_workload::columns::TPCH;
 
 use super::super::cell::metric;
 use super::super::claims::claim;
+use super::super::results::at;
 use super::super::{Cell, Claim, Experiment, Metric, OWN, Results, Setting, plot};
 use super::own::{LIMIT, MACHINE, OUTPUTS, small};
 use super::{COMMON, cell, spec};
@@ -61,7 +62,7 @@ fn peers_cells(setting: &Setting) -> Vec<Cell> {
     for (number, query) in TPCH.iter().enumerate() {
         for method in PeerMethod::ALL {
             let work = ElfWork::Peer { query: number, method, rounds };
-            cells.push(cell("", method.name(), (number as f64, query.name), spec(setting, data, work)));
+            cells.push(cell("", method.name(), number as f64, query.name, spec(setting, data, work)));
         }
     }
     cells
@@ -74,7 +75,7 @@ fn peers_claims(results: &Results<'_>) -> Vec<Claim> {
     for (number, query) in TPCH.iter().enumerate() {
         let x = number as f64;
         for (metric, output) in [&COUNT, &IDS, &BITMAP].into_iter().zip(OUTPUTS) {
-            let ours = results.ratio("", (gated, x), (scan, x), metric);
+            let ours = results.ratio("", at(gated, x), at(scan, x), metric);
             let what = format!("{}, {output}: time of {gated}, over the best scan's", query.name);
             let ours = ours.map(|factor| format!("{factor:.2}"));
             claims.push(claim(what, format!("at most {LIMIT}"), ours, "-"));
