@@ -89,7 +89,7 @@ struct Stopped {
 }
 
 /// Stops the writer after `verbs` verbs and `torn` words of the next one.
-fn stop(name: &str, change: Change, (verbs, torn): (u64, usize), states: &[BTreeSet<String>]) -> Stopped {
+fn stop(name: &str, change: Change, verbs: u64, torn: usize, states: &[BTreeSet<String>]) -> Stopped {
     let life = Life::new();
     let ep = &life.memory.endpoint(1);
     ep.torn.set(torn);
@@ -153,10 +153,10 @@ fn a_writer_that_stops_leaves_the_old_state_or_the_new_one() {
         let mut stopped = 0;
         for verb in first..first + 200 {
             // One word, half of a copy, all but its end, and nothing.
-            let mut how = stop(name, change, (verb, 1), &states);
+            let mut how = stop(name, change, verb, 1, &states);
             for torn in [40, 90, 0] {
                 if how.within_a_write {
-                    how = stop(name, change, (verb, torn), &states);
+                    how = stop(name, change, verb, torn, &states);
                 }
             }
             stopped += 1;

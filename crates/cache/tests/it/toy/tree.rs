@@ -61,6 +61,21 @@ impl From<CacheError> for Retry {
 
 type Attempt<T> = Result<T, Retry>;
 
+/// The node of `level` on the path to leaf `key`; a leaf that misses is always cached with `admit`.
+#[derive(Clone, Copy)]
+struct Target {
+    key: usize,
+    level: u8,
+    admit: bool,
+}
+
+impl Target {
+    /// Index of the child word in the node above.
+    fn word(self) -> usize {
+        slot_toward(self.key, self.level)
+    }
+}
+
 /// The tree, its cache, and the expected counters.
 pub struct Toy {
     pub cache: Cache,
@@ -137,8 +152,8 @@ impl Toy {
     ) -> Attempt<Reached<'t>> {
         let mut node = self.root_hop()?;
         for at in (level..2).rev() {
-            let word = slot_toward(key, at);
-            let swip = Swip::from_raw(node.frame.words()[word].load(Relaxed));
+            let target = Target { key, level: at, admit };
+            let swip = Swip::from_raw(node.frame.words()[target.word()].load(Relaxed));
             let child = if let Some(id) = swip.frame() {
                 let frame = self.cache.try_frame(id).ok_or(Conflict)?;
                 let version = frame.optimistic()?;
@@ -147,7 +162,7 @@ impl Toy {
             } else {
                 node.frame.validate(node.version)?;
                 let addr = swip.global().expect("not swizzled");
-                match self.resolve(worker, ep, (node, word, addr), (key, at), admit).await? {
+                match self.resolve(worker, ep, node, addr, target).await? {
                     Reached::Cached { node, .. } => node,
                     private => return Ok(private),
                 }
@@ -164,9 +179,9 @@ impl Toy {
         &'t self,
         worker: &CacheWorker,
         ep: &ToyEndpoint,
-        (parent, word, addr): (Hop<'t>, usize, GlobalAddr),
-        (key, level): (usize, u8),
-        admit: bool,
+        parent: Hop<'t>,
+        addr: GlobalAddr,
+        target: Target,
     ) -> Attempt<Reached<'t>> {
         ep.lag().await;
         match self.cache.table().begin(addr) {
@@ -174,7 +189,12 @@ impl Toy {
             Lookup::Frame(id) => {
                 let frame = self.cache.try_frame(id).ok_or(Conflict)?;
                 let version = if self.cache.swizzles() {
-                    self.cache.reheat(worker, Some((parent.frame, parent.version, word)), frame, addr)?
+                    self.cache.reheat(
+                        worker,
+                        Some((parent.frame, parent.version, target.word())),
+                        frame,
+                        addr,
+                    )?
                 } else {
                     self.use_unswizzled(worker, parent, frame, addr)?
                 };
@@ -182,7 +202,7 @@ impl Toy {
             }
             Lookup::Miss(ticket) => {
                 parent.frame.validate(parent.version)?;
-                self.fetch(worker, ep, (parent, word, ticket), (key, level), admit).await
+                self.fetch(worker, ep, parent, ticket, target).await
             }
         }
     }
@@ -209,10 +229,11 @@ impl Toy {
         &'t self,
         worker: &CacheWorker,
         ep: &ToyEndpoint,
-        (parent, word, ticket): (Hop<'t>, usize, IoTicket<'t>),
-        (key, level): (usize, u8),
-        admit: bool,
+        parent: Hop<'t>,
+        ticket: IoTicket<'t>,
+        target: Target,
     ) -> Attempt<Reached<'t>> {
+        let Target { key, level, admit } = target;
         let addr = ticket.addr();
         self.cache.give_way(worker)?;
         let _pin = parent.frame.pin(parent.version)?;
@@ -228,6 +249,7 @@ impl Toy {
             return Ok(Reached::Private { page, ticket });
         };
         let frame = self.cache.frame(free.id());
+        let word = target.word();
         let parent_kind = kind(level + 1, index_at(key, level + 1));
         let still_parent = || {
             let words = parent.frame.words();
@@ -342,7 +364,7 @@ impl Toy {
                     unreachable!("it was to be admitted")
                 };
                 let free = self.cache.allocate(worker, ep, Shape).await?;
-                self.relocate_latched(worker, (node, parent), free, to, slot_toward(key, 0))
+                self.relocate_latched(worker, node, parent, free, to, slot_toward(key, 0))
             })
             .await;
         let garbage = PageBuf::zeroed(NODE);
@@ -356,7 +378,8 @@ impl Toy {
     fn relocate_latched<'t>(
         &'t self,
         worker: &CacheWorker,
-        (node, parent): (Hop<'t>, Hop<'t>),
+        node: Hop<'t>,
+        parent: Hop<'t>,
         free: FreeFrame<'_>,
         to: GlobalAddr,
         slot: usize,
