@@ -48,20 +48,21 @@ fn main() {
     );
     let bytes = image.bytes().len() as u64;
     let heap = Linear::open(image.bytes().to_vec()).expect("a whole image");
-    fixed("heap", &heap, (0, bytes), &queries);
+    fixed("heap", &heap, Held { lists: 0, bytes }, &queries);
     drop(heap);
-    fixed("mapped", &image, (0, 0), &queries);
-    fixed("hybrid", &image.clone().hybrid().expect("memory"), (0, bytes), &queries);
+    fixed("mapped", &image, Held::default(), &queries);
+    fixed("hybrid", &image.clone().hybrid().expect("memory"), Held { lists: 0, bytes }, &queries);
     fixed(
         "dual access",
         &image.clone().dual_access(pando_elf::NoMeter).expect("memory"),
-        (lists, bytes),
+        Held { lists, bytes },
         &queries,
     );
     for depth in 1..=6 {
         let levels = image.clone().with_levels(depth).expect("memory");
-        let held = levels.access().levels();
-        fixed(&format!("static {depth}"), &levels, (held.lists(), held.bytes()), &queries);
+        let statics = levels.access().levels();
+        let held = Held { lists: statics.lists(), bytes: statics.bytes() };
+        fixed(&format!("static {depth}"), &levels, held, &queries);
     }
     let options = CacheOptions::lists(capacity);
     let start = Instant::now();
@@ -123,6 +124,13 @@ fn answer<L: ElfLayout>(layout: &L, queries: &[Query]) -> u64 {
     found.0
 }
 
+/// What a store holds in DRAM.
+#[derive(Clone, Copy, Default)]
+struct Held {
+    lists: usize,
+    bytes: u64,
+}
+
 /// Queries per second and hit rate.
 type Cell = (f64, Option<f64>);
 
@@ -142,8 +150,8 @@ fn measure<L: ElfLayout>(
     (rate, (hits + misses > 0).then(|| hits as f64 / (hits + misses) as f64))
 }
 
-fn print(name: &str, (lists, bytes): (usize, u64), cells: [Cell; 3]) {
-    print!("{name:22} {lists:9} {:8.2}", megabytes(bytes));
+fn print(name: &str, held: Held, cells: [Cell; 3]) {
+    print!("{name:22} {:9} {:8.2}", held.lists, megabytes(held.bytes));
     for (rate, hits) in cells {
         let hits = hits.map(|hits| format!("{:.1}%", hits * 100.0)).unwrap_or_default();
         print!(" {rate:11.0} {hits:>6}");
@@ -151,8 +159,8 @@ fn print(name: &str, (lists, bytes): (usize, u64), cells: [Cell; 3]) {
     println!();
 }
 
-/// A store whose contents do not change: the lists and bytes that it holds in DRAM are given.
-fn fixed<L: ElfLayout>(name: &str, layout: &L, held: (usize, u64), queries: &Queries) {
+/// A store whose contents do not change.
+fn fixed<L: ElfLayout>(name: &str, layout: &L, held: Held, queries: &Queries) {
     print(name, held, Kind::ALL.map(|kind| measure(layout, queries, kind, CacheCounters::default)));
 }
 
@@ -170,7 +178,10 @@ fn dynamic<P: Policy>(
         let cached = levels.clone().with_cache(options, policy());
         let cell = measure(&cached, queries, kind, || cached.access().cache().counters());
         let cache = cached.access().cache();
-        held.get_or_insert((statics.lists() + cache.len(), statics.bytes() + cache.bytes()));
+        held.get_or_insert(Held {
+            lists: statics.lists() + cache.len(),
+            bytes: statics.bytes() + cache.bytes(),
+        });
         cell
     });
     print(name, held.unwrap_or_default(), cells);

@@ -267,8 +267,11 @@ fn check_merged<C: Contents>(snapshot: &Snapshot, model: &Model, layout: LayoutK
 }
 
 pub fn run<C: Contents>(
-    (first, changes): (&[Row], Vec<Change>),
-    (layout, options, gate): (LayoutKind, LiveOptions, Gate),
+    first: &[Row],
+    changes: Vec<Change>,
+    layout: LayoutKind,
+    options: LiveOptions,
+    gate: Gate,
     ranges: &[Ranges],
 ) {
     let live = C::start(first, layout, options, gate);
@@ -328,7 +331,7 @@ proptest! {
         ranges in prop::collection::vec(ranges(), 1..5),
     ) {
         let layout = if linear { LayoutKind::Linear } else { LayoutKind::Columnar };
-        run::<Codes>((&first, changes), (layout, options, gate), &ranges);
+        run::<Codes>(&first, changes, layout, options, gate, &ranges);
     }
 
     #[test]
@@ -339,7 +342,7 @@ proptest! {
         ranges in prop::collection::vec(ranges(), 1..5),
     ) {
         let layout = if linear { LayoutKind::Linear } else { LayoutKind::Columnar };
-        run::<Values>((&first, changes), (layout, options, gate), &ranges);
+        run::<Values>(&first, changes, layout, options, gate, &ranges);
     }
 }
 

@@ -84,8 +84,8 @@ fn tables_that_change() {
     let ranges = prop::collection::vec(changes::ranges(), 1..5);
     for_all(60, (rows, steps, shape, ranges), |(first, steps, (is_linear, options, gate), ranges)| {
         let layout = if is_linear { LayoutKind::Linear } else { LayoutKind::Columnar };
-        changes::run::<changes::Codes>((&first, steps.clone()), (layout, options, gate), &ranges);
-        changes::run::<changes::Values>((&first, steps), (layout, options, gate), &ranges);
+        changes::run::<changes::Codes>(&first, steps.clone(), layout, options, gate, &ranges);
+        changes::run::<changes::Values>(&first, steps, layout, options, gate, &ranges);
     });
 }
 

@@ -57,17 +57,17 @@ pub fn in_memory(table: &CodeTable, order: &[usize], kind: LayoutKind, options: 
     }
 }
 
-/// The images of a forest of `table`, given in batches of `batch` rows.
+/// The images of a forest of `table`, given in batches of 700 rows.
 fn build_forest(
     table: &CodeTable,
     order: &[usize],
     kind: LayoutKind,
     options: ExternalOptions,
-    (batch, trees): (usize, usize),
+    trees: usize,
 ) -> Result<Vec<Vec<u8>>> {
     let mut build = ExternalBuild::new(order, kind, options)?;
-    for from in (0..table.rows()).step_by(batch) {
-        build.push(&part(table, from, table.rows().min(from + batch)))?;
+    for from in (0..table.rows()).step_by(700) {
+        build.push(&part(table, from, table.rows().min(from + 700)))?;
     }
     let mut images = vec![Cursor::new(Vec::new()); trees];
     build.finish_forest(images.iter_mut().collect())?;
@@ -83,7 +83,7 @@ fn check_forest(
     trees: usize,
 ) {
     let build = options.build;
-    let images = build_forest(table, order, kind, options, (700, trees)).expect("a small table");
+    let images = build_forest(table, order, kind, options, trees).expect("a small table");
     let expected = Elf::build_forest(table, order, kind, &build, trees).expect("a small table");
     assert!(
         expected.iter().map(Elf::bytes).eq(images[..expected.len()].iter().map(Vec::as_slice)),
