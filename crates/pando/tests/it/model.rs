@@ -60,13 +60,9 @@ fn spread(n: u64) -> [u8; 8] {
 /// Frames of each cache: the minimum.
 const FRAMES: u64 = 8;
 
-fn open(
-    path: &Path,
-    servers: Option<usize>,
-    (options, node_size): &(IndexOptions, usize),
-) -> (Cluster, Index) {
+fn open(path: &Path, servers: Option<usize>, options: &IndexOptions, node_size: usize) -> (Cluster, Index) {
     let config = Config::at(path).memory_servers(2).memory(8 << 20).create(Create::IfMissing);
-    let mut config = config.cache(FRAMES * *node_size as u64);
+    let mut config = config.cache(FRAMES * node_size as u64);
     if let Some(servers) = servers {
         config = config.compute_servers(servers);
     }
@@ -75,10 +71,10 @@ fn open(
     (cluster, index)
 }
 
-fn run(options: &(IndexOptions, usize), ops: &[Op]) {
+fn run(options: &IndexOptions, node_size: usize, ops: &[Op]) {
     let directory = tempfile::tempdir().expect("temporary directory");
     let path = directory.path().join("pool");
-    let (mut cluster, mut index) = open(&path, Some(2), options);
+    let (mut cluster, mut index) = open(&path, Some(2), options, node_size);
     let mut model = Model::new();
     for op in ops {
         match op {
@@ -86,7 +82,7 @@ fn run(options: &(IndexOptions, usize), ops: &[Op]) {
             Op::Flush => cluster.flush().expect("flushes"),
             Op::Reopen(servers) => {
                 cluster.close().expect("closes");
-                (cluster, index) = open(&path, *servers, options);
+                (cluster, index) = open(&path, *servers, options, node_size);
             }
             Op::Reload(keys) => reload(&index, &mut model, keys),
             op => operate(&index, &mut model, op),
@@ -169,6 +165,6 @@ proptest! {
     #[test]
     fn a_cluster_is_a_sorted_map(shape in 0..4_usize, ops in proptest::collection::vec(op(), 1..400)) {
         let node_size = [1024, 256, 1024, 512][shape];
-        run(&(layouts()[shape].1.clone(), node_size), &ops);
+        run(&layouts()[shape].1, node_size, &ops);
     }
 }

@@ -21,16 +21,22 @@ fn create(path: &Path) {
 }
 
 /// A process that serves one of its partitions and announces the port.
-fn compute_server(path: &Path, partition: usize) -> (Cluster, Index, OperationServer) {
+struct ComputeServer {
+    cluster: Cluster,
+    index: Index,
+    server: OperationServer,
+}
+
+fn compute_server(path: &Path, partition: usize) -> ComputeServer {
     let cluster = Cluster::open(Config::at(path).cache(256 << 10)).expect("attaches");
     let own = OpenOptions::default().own(Ownership::Partitions(vec![partition]));
     let index = cluster.open_index_with("x", &own).expect("opens");
     let server = serve(&index, 1);
     index.announce(&server.addr().to_string()).expect("room");
-    (cluster, index, server)
+    ComputeServer { cluster, index, server }
 }
 
-fn end((cluster, index, server): (Cluster, Index, OperationServer)) {
+fn end(ComputeServer { cluster, index, server }: ComputeServer) {
     drop((server, index));
     cluster.close().expect("nobody uses it");
 }
@@ -65,11 +71,11 @@ fn compute_servers_are_found_by_the_pool_and_found_again_when_they_move() {
     assert_eq!(session.iter().count(), 4);
 
     // It returns at another address, because its old port is taken meanwhile.
-    let before = high.2.addr();
+    let before = high.server.addr();
     end(high);
     let taken = TcpListener::bind(before).expect("free again");
     let high = compute_server(&path, 1);
-    assert_ne!(high.2.addr(), before);
+    assert_ne!(high.server.addr(), before);
     drop(taken);
     assert_eq!(session.get(&key(5000)).expect("found again"), Some(key(5000)));
     assert_eq!(session.iter().inspect(|entry| assert!(entry.is_ok(), "found again")).count(), 4);
@@ -84,7 +90,7 @@ fn whoever_cannot_be_asked_is_named() {
     let directory = tempfile::tempdir().expect("temporary directory");
     let path = directory.path().join("pools/");
     create(&path);
-    let (cluster, index, server) = compute_server(&path, 0);
+    let ComputeServer { cluster, index, server } = compute_server(&path, 0);
     let address = server.addr().to_string();
     // No process owns the other partition, and the error says why.
     let Service::Remote(found) = Client::find(&config(&path, Duration::from_secs(1)), "x").expect("served")
