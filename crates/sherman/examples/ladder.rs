@@ -118,7 +118,7 @@ impl Cluster {
         let begin = self.fabric.now() + WARM_UP;
         let outputs = self.fabric.run(&threads.iter().collect::<Vec<_>>(), 1, |thread, _| {
             let tree = &self.trees[thread % SERVERS as usize];
-            self.work(tree, &threads[thread], (load, &zipf), begin..begin + length)
+            self.work(tree, &threads[thread], load, &zipf, begin..begin + length)
         });
         let mut latencies = Vec::new();
         let mut verbs = VerbCounts::default();
@@ -138,7 +138,8 @@ impl Cluster {
         &self,
         tree: &Sherman,
         ep: &SimEndpoint,
-        (load, zipf): (Load, &Zipf),
+        load: Load,
+        zipf: &Zipf,
         window: std::ops::Range<Nanos>,
     ) -> Result<(Vec<Nanos>, VerbCounts)> {
         let mut rng = Rng::new(ep.random());

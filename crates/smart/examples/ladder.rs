@@ -36,6 +36,16 @@ struct Shape {
 const PUBLISHED: [(&str, usize, f64); 5] =
     [("LOAD", 1, 1.5), ("ycsb-b", 2, 1.5), ("ycsb-a", 3, 3.0), ("ycsb-c", 4, 1.1), ("ycsb-a", 5, 1.1)];
 
+/// Million operations per second, and verbs and bytes per operation.
+#[derive(Clone, Copy, Default)]
+struct Measured {
+    speed: f64,
+    reads: f64,
+    writes: f64,
+    atomics: f64,
+    bytes: f64,
+}
+
 struct Cluster {
     fabric: SimFabric,
     indexes: Vec<Smart>,
@@ -72,8 +82,8 @@ impl Cluster {
         Ok(Self { fabric, indexes, codec, shape })
     }
 
-    /// Measures million operations per second, and verbs per operation, with filled caches.
-    fn measure(&self, workload: &str, operations: u64) -> Result<(f64, [f64; 4]), Error> {
+    /// Measures with filled caches.
+    fn measure(&self, workload: &str, operations: u64) -> Result<Measured, Error> {
         let Shape { compute_servers, threads, slots, .. } = self.shape;
         let mix = if workload == "LOAD" { "insert-only" } else { workload };
         let spec = WorkloadSpec {
@@ -91,7 +101,7 @@ impl Cluster {
             .collect();
         let mut streams = streams?;
         let each = (operations / streams.len() as u64).max(1);
-        let mut found = (0.0, [0.0; 4]);
+        let mut found = Measured::default();
         // The first round fills the caches.
         for _ in 0..2 {
             let sum = || endpoints.iter().map(|ep| ep.counters().snapshot()).sum::<VerbCounts>();
@@ -105,11 +115,13 @@ impl Cluster {
             let (verbs, ns) = (sum() - before, self.fabric.now() - began);
             let operations = (each * all * u64::from(slots)) as f64;
             let per = |count: u64| count as f64 / operations;
-            let bytes = per(verbs.bytes_total());
-            found = (
-                operations * 1e3 / ns as f64,
-                [per(verbs.reads), per(verbs.writes), per(verbs.atomics), bytes],
-            );
+            found = Measured {
+                speed: operations * 1e3 / ns as f64,
+                reads: per(verbs.reads),
+                writes: per(verbs.writes),
+                atomics: per(verbs.atomics),
+                bytes: per(verbs.bytes_total()),
+            };
         }
         Ok(found)
     }
@@ -139,8 +151,8 @@ async fn work(
     Ok(())
 }
 
-fn print_row(name: &str, workload: &str, factor: Option<(f64, Option<f64>)>, found: (f64, [f64; 4])) {
-    let (speed, [reads, writes, atomics, bytes]) = found;
+fn print_row(name: &str, workload: &str, factor: Option<(f64, Option<f64>)>, found: Measured) {
+    let Measured { speed, reads, writes, atomics, bytes } = found;
     let factor = factor.map_or(String::new(), |(ours, published)| {
         let published = published.map_or(String::new(), |published| format!(" ({published})"));
         format!("{ours:.2}{published}")
@@ -172,9 +184,10 @@ fn main() -> Result<(), Error> {
             let cluster = Cluster::load(records, operations, ladder, techniques)?;
             let found = cluster.measure(workload, operations)?;
             let published = PUBLISHED.iter().find(|(of, step, _)| *of == workload && *step == number);
-            let factor = before.map(|before: f64| (found.0 / before, published.map(|published| published.2)));
+            let factor =
+                before.map(|before: f64| (found.speed / before, published.map(|published| published.2)));
             print_row(name, workload, factor, found);
-            before = Some(found.0);
+            before = Some(found.speed);
         }
     }
     let combining = Shape {

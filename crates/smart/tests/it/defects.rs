@@ -36,7 +36,7 @@ impl Hunt {
         let setup = Setup { node_room: self.node_room, ..Setup::new(self.techniques) };
         with_defect(defect, || {
             (0..seeds).find_map(|seed| {
-                let life = || run(seed, (setup, self.keys), self.lost_answer_share, &change);
+                let life = || run(seed, setup, self.keys, self.lost_answer_share, &change);
                 let wrong = catch_unwind(AssertUnwindSafe(life));
                 let wrong = wrong.unwrap_or_else(|_| Some("it panicked".into()));
                 wrong.map(|what| format!("seed {seed}: {what}"))

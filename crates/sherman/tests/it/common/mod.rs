@@ -110,7 +110,7 @@ impl Load {
             let phase = self.shrinks && n * 4 / self.operations % 2 == 1;
             match random >> 40 & 15 {
                 0..7 if phase && !self.is_kept => self.remove(ep, tree(own), &mut model, own).await,
-                choice @ 0..8 => self.store(ep, tree(own), &mut model, (own, n), choice).await,
+                choice @ 0..8 => self.store(ep, tree(own), &mut model, own, n, choice).await,
                 8 if !self.is_kept => self.remove(ep, tree(own), &mut model, own).await,
                 9 => self.scan(ep, tree(any), &model, any).await,
                 10..13 => {
@@ -142,7 +142,8 @@ impl Load {
         ep: &E,
         tree: &Sherman,
         model: &mut Model,
-        (k, n): (u64, u64),
+        k: u64,
+        n: u64,
         choice: u64,
     ) {
         let (key, value) = (self.sizes.key(k), self.sizes.value(k, n));

@@ -110,7 +110,8 @@ impl History {
 /// Runs one history on a simulated cluster; returns a violation in it, or in the index at the end.
 pub fn run(
     seed: u64,
-    (setup, keys): (Setup, u64),
+    setup: Setup,
+    keys: u64,
     lost_answer_share: f64,
     change: impl Fn(&mut SmartConfig),
 ) -> Option<String> {
