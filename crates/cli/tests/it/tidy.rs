@@ -106,9 +106,6 @@ const UNSAFE_FILES: &[(&str, &[&str])] = &[
     ("crates/rt", &[]),
 ];
 
-/// Crates with functions that still take tuples.
-const TUPLES: &[&str] = &["crates/dex", "crates/lab", "crates/sim"];
-
 /// Crates that are programs, not libraries.
 const PROGRAMS: &[&str] = &["crates/cli", "crates/lab-peers", "crates/server"];
 
@@ -374,10 +371,7 @@ fn files_and_functions_are_short() {
 #[test]
 fn no_parameter_is_a_tuple() {
     let mut wrong = Vec::new();
-    for source in sources().iter().filter(|source| is_in_src(&source.path)) {
-        if crate_of(&source.path).is_some_and(|home| TUPLES.contains(&home)) {
-            continue;
-        }
+    for source in sources() {
         for (line, name) in source.tuple_parameters() {
             wrong.push(format!("{}:{line}: a parameter of `{name}` is a tuple", source.path));
         }
