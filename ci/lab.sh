@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# ci/lab.sh [DIR [EXPERIMENT...]]: runs experiments at the quick scale, all of them if none is named, and leaves their tables
-# and plots (SVG) in DIR, docs/lab by default. JSON and PNG stay in target/lab.
+# ci/lab.sh [DIR [EXPERIMENT...]]: runs experiments at the quick scale, all of them if none is named, and leaves their results
+# (JSON), tables and plots (SVG) in DIR, docs/lab by default, and one table over all results there. PNG stay in target/lab.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -14,5 +14,6 @@ pando=${CARGO_TARGET_DIR:-target}/release/pando
 mkdir -p "$dir"
 for name in "${names[@]}"; do
     "$pando" lab run "$name" --scale quick --out "$results"
-    cp "$results/$name.md" "$results/$name.svg" "$dir/"
+    cp "$results/$name".{json,md,svg} "$dir/"
 done
+"$pando" lab summary "$dir" >"$dir/summary.md"

@@ -1,6 +1,6 @@
 //! `pando lab`: reproduces tables and figures of the papers.
 //!
-//! `list` lists the experiments. `run` performs one and writes JSON, a table and plots to a directory. Failed
+//! `list` lists the experiments, `summary` prints one table over the results of many. `run` performs one and writes JSON, a table and plots to a directory. Failed
 //! cells are marked in the table, and the command ends with status 1.
 
 use std::cell::RefCell;
@@ -21,6 +21,11 @@ pub enum LabCommand {
     List,
     /// Run an experiment: JSON, a Markdown table and plots (SVG, PNG)
     Run(LabRunArgs),
+    /// Print one table over the results of all experiments, beside the papers' values
+    Summary {
+        /// The directory with the JSON files that runs left
+        dir: PathBuf,
+    },
 }
 
 #[derive(Args, Debug)]
@@ -69,6 +74,7 @@ pub fn run(command: &LabCommand) -> Result<(), Failure> {
     match command {
         LabCommand::List => list(),
         LabCommand::Run(args) => run_one(args),
+        LabCommand::Summary { dir } => print(&experiments::summary(dir)?),
     }
 }
 

@@ -56,6 +56,23 @@ fn a_table_is_made_with_the_papers_values_beside() {
 }
 
 #[test]
+fn one_table_shows_the_results_of_several_runs() {
+    let place = Place::new();
+    place.ok("lab run table2 --scale tiny --out results");
+    place.ok("lab run balance --scale tiny --out results");
+    let table = place.ok("lab summary results");
+    for part in
+        ["## DEX, Table 2", "| [table2](table2.md) | DEX, read-only", "| [balance](balance.md) | ", "`fig6`"]
+    {
+        assert!(table.contains(part), "{part} in {table}");
+    }
+    place.write("results/fig6.json", "{");
+    let sentence = place.refused("lab summary results", 2);
+    assert!(sentence.contains("fig6.json"), "{sentence}");
+    assert!(place.refused("lab summary nowhere", 2).contains("nowhere has no results"));
+}
+
+#[test]
 fn what_cannot_be_run_is_refused_in_a_sentence() {
     let place = Place::new();
     let sentence = place.refused("lab run fig99 --out results", 2);

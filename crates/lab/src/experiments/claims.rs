@@ -67,8 +67,7 @@ fn number(token: &str) -> Option<Number> {
 pub(super) fn deviates(paper: &str, ours: &str) -> bool {
     let Some(ours) = number(ours) else { return false };
     let is_bound = paper.starts_with("at most");
-    let published = paper.split_whitespace().find_map(|token| number(token.trim_end_matches([',', ';'])));
-    match (published, ours) {
+    match (number_in(paper), ours) {
         (Some(Number::Ratio(paper)), Number::Ratio(ours))
         | (Some(Number::Plain(paper)), Number::Plain(ours)) => match is_bound {
             true => ours > paper,
@@ -80,6 +79,22 @@ pub(super) fn deviates(paper: &str, ours: &str) -> bool {
         }
         _ => false,
     }
+}
+
+/// By how much the result is above or below the paper's, in percent of the paper's. `None` if they cannot be
+/// compared.
+pub(super) fn deviation(paper: &str, ours: &str) -> Option<String> {
+    match (number_in(paper)?, number(ours)?) {
+        (Number::Ratio(paper), Number::Ratio(ours)) | (Number::Plain(paper), Number::Plain(ours)) => {
+            (paper != 0.0).then(|| format!("{:+.0}%", (ours / paper - 1.0) * 100.0))
+        }
+        _ => None,
+    }
+}
+
+/// The first number in a statement of a paper.
+fn number_in(paper: &str) -> Option<Number> {
+    paper.split_whitespace().find_map(|token| number(token.trim_end_matches([',', ';'])))
 }
 
 /// Whether two values differ by more than a quarter. Differences up to 0.001 do not count.

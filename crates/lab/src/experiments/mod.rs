@@ -21,6 +21,7 @@ mod run;
 mod scale;
 mod sherman;
 mod smart;
+mod summary;
 
 pub use cell::{Cell, Metric, Work};
 pub use cluster::Cluster;
@@ -28,6 +29,7 @@ pub use progress::Progress;
 pub use results::{Outcome, Results};
 pub use run::{LabError, RunOptions, Written, run};
 pub use scale::{Scale, Setting};
+pub use summary::summary;
 
 use crate::figure::Figure;
 

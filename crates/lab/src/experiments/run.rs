@@ -40,6 +40,10 @@ pub enum LabError {
     Folder { folder: PathBuf, error: io::Error },
     #[error("cannot write {}: {error}", path.display())]
     Write { path: PathBuf, error: io::Error },
+    #[error("cannot read {}: {error}", path.display())]
+    Read { path: PathBuf, error: io::Error },
+    #[error("{} has no results of an experiment that a paper has", folder.display())]
+    NoResults { folder: PathBuf },
     #[error("the plot cannot be rendered: {0}")]
     Picture(#[from] figure::RasterError),
     #[error("interrupted; the same command goes on where it was")]
@@ -53,6 +57,8 @@ impl LabError {
             LabError::Memory { .. }
             | LabError::NoCell { .. }
             | LabError::Folder { .. }
+            | LabError::Read { .. }
+            | LabError::NoResults { .. }
             | LabError::Cell { .. } => true,
             LabError::Write { .. } | LabError::Picture(_) | LabError::Interrupted => false,
         }

@@ -70,6 +70,13 @@ fn every_experiment_is_explained() {
 }
 
 #[test]
+fn the_table_over_all_results_is_that_of_the_results() {
+    let page = &pages()[Path::new("lab/summary.md")];
+    let made = experiments::summary(&docs().join("lab")).expect("there are results");
+    assert_eq!(*page, made, "`pando lab summary docs/lab` makes docs/lab/summary.md");
+}
+
+#[test]
 fn links_between_pages_lead_to_headings() {
     let pages = pages();
     for (name, page) in &pages {
