@@ -46,15 +46,17 @@ fn fig12_cells(setting: &Setting) -> Vec<Cell> {
     let mut cells = Vec::new();
     for (workload, series, threads) in [(PARTS[0], ALL, 144), (PARTS[1], ALL, 144), (PARTS[1], SOCKET, 18)] {
         for ratio in RATIOS {
-            let spec = with_threads(setting.spec_of_share(workload, 0.7), setting.threads(threads));
             let cache_bytes = setting.bytes(PAPER_DATA / 100 * u64::from(ratio));
-            let spec = BenchSpec { cache_bytes, ..spec };
+            let spec = |share| {
+                let spec = BenchSpec { cache_bytes, ..setting.spec_of_share(workload, share) };
+                with_threads(spec, setting.threads(threads))
+            };
             let (x, x_name) = (f64::from(ratio), format!("{ratio}%"));
             if series == ALL && PEER_RATIOS.contains(&ratio) {
-                let cell = |name| peers::cell(workload, name, x, &x_name, spec.clone());
-                cells.extend(peers::PEERS.map(cell));
+                cells.extend(peers::PEERS.map(|name| peers::cell(workload, name, x, &x_name, spec(0.7))));
             }
-            cells.push(plot::cell(workload, series, x, x_name, spec));
+            // It takes a while until so many threads wait for a hot latch that each hand-over makes more wait.
+            cells.push(plot::cell(workload, series, x, x_name, spec(1.5)));
         }
     }
     cells
