@@ -63,7 +63,8 @@ impl<T> Leftovers<T> {
 
     /// Takes the right to finish leftovers; `None` if there are none, or if another operation has it.
     pub fn begin(&self) -> Option<Finishing<'_, T>> {
-        (self.any() && !self.is_busy.swap(true, Acquire)).then_some(Finishing { of: self })
+        // Construct it only with the right: dropping it gives the right back.
+        (self.any() && !self.is_busy.swap(true, Acquire)).then(|| Finishing { of: self })
     }
 }
 
@@ -132,6 +133,7 @@ mod tests {
         left.push('a', Due::Now);
         let mut finishing = left.begin().expect("the right is free");
         assert!(left.begin().is_none(), "one at a time");
+        assert!(left.begin().is_none(), "nor after somebody was refused");
         assert_eq!(finishing.next(0, 10, Order::Any), Some('a'));
         drop(finishing);
         let mut finishing = left.begin().expect("the right is free");
