@@ -63,7 +63,7 @@ pub(super) fn render(results: &Results<'_>, claims: &[Claim]) -> String {
         };
         Value::Object(fields)
     });
-    let document = json!({
+    let head = json!({
         "experiment": experiment.name,
         "title": experiment.title,
         "source": experiment.source,
@@ -71,11 +71,11 @@ pub(super) fn render(results: &Results<'_>, claims: &[Claim]) -> String {
         "seed": results.setting.seed,
         "commit": commit(),
         "claims": claims,
-        "cells": cells.collect::<Vec<_>>(),
     });
-    let mut text = serde_json::to_string_pretty(&document).expect("the document is JSON already");
-    text.push('\n');
-    text
+    // A line for each cell, so that two runs can be compared line by line.
+    let head = head.to_string();
+    let cells: Vec<String> = cells.map(|cell| cell.to_string()).collect();
+    format!("{},\n\"cells\":[\n{}\n]}}\n", &head[..head.len() - 1], cells.join(",\n"))
 }
 
 /// Reports of the finished cells of an unfinished run.
