@@ -1,7 +1,8 @@
 //! `pando lab`: reproduces tables and figures of the papers.
 //!
-//! `list` lists the experiments, `summary` prints one table over the results of many. `run` performs one and writes JSON, a table and plots to a directory. Failed
-//! cells are marked in the table, and the command ends with status 1.
+//! `list` lists the experiments. `run` performs one and writes JSON, a table and plots to a directory. Failed
+//! cells are marked in the table, and the command ends with status 1. `summary` prints one table over the
+//! results of many.
 
 use std::cell::RefCell;
 use std::path::PathBuf;

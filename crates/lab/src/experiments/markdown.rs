@@ -95,12 +95,12 @@ fn explanation(name: &str) -> String {
 }
 
 /// The text, as a link to the explanation if it deviates.
-fn linked(text: String, deviates: bool, name: &str) -> String {
+pub(super) fn linked(text: String, deviates: bool, name: &str) -> String {
     if deviates { format!("[{text}]({})", explanation(name)) } else { text }
 }
 
 /// Escapes characters that would end a field of a table.
-fn escaped(text: &str) -> String {
+pub(super) fn escaped(text: &str) -> String {
     text.replace('|', "\\|").replace('\n', " ")
 }
 

@@ -12,6 +12,7 @@ use std::path::Path;
 use serde_json::Value;
 
 use super::claims::{deviates, deviation, differ};
+use super::markdown::{escaped, linked};
 use super::{Experiment, LabError, OWN, all};
 use crate::process::short_commit;
 
@@ -25,14 +26,18 @@ struct Row<'r> {
 }
 
 impl Row<'_> {
+    fn is_compared(&self) -> bool {
+        self.deviates || deviation(&self.paper, &self.ours).is_some()
+    }
+
     fn render(&self) -> String {
         let name = self.experiment.name;
         let difference = deviation(&self.paper, &self.ours).unwrap_or_else(|| match self.deviates {
             true => "contradicts".to_owned(),
             false => "-".to_owned(),
         });
-        let difference = if self.deviates { format!("[{difference}](../lab.md#{name})") } else { difference };
-        let [what, paper] = [&self.what, &self.paper].map(|text| text.replace('|', "\\|"));
+        let difference = linked(difference, self.deviates, name);
+        let [what, paper] = [&self.what, &self.paper].map(|text| escaped(text));
         format!("| [{name}]({name}.md) | {what} | {paper} | {} | {difference} |\n", self.ours)
     }
 }
@@ -86,12 +91,6 @@ pub fn summary(folder: &Path) -> Result<String, LabError> {
         let _ = write!(page, "\nWithout results there: {}.\n", missing.join(", "));
     }
     Ok(page + &tables)
-}
-
-impl Row<'_> {
-    fn is_compared(&self) -> bool {
-        self.deviates || deviation(&self.paper, &self.ours).is_some()
-    }
 }
 
 /// The parameters of the model that are no measurements.
