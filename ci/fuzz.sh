@@ -15,9 +15,18 @@ fi
 
 # The standard library is not instrumented.
 export RUSTFLAGS="${RUSTFLAGS:-} -Cunsafe-allow-abi-mismatch=sanitizer"
+# What the fuzzer says of inputs that reach new code is of no use here.
 run() {
-    echo "-- $1"
-    cargo +nightly fuzz run "$1" -- -max_total_time="$2" -timeout=20 -rss_limit_mb=4096 2>&1 | sed "s/^/$1: /"
+    local log
+    log=$(mktemp)
+    trap 'rm "$log"' EXIT
+    if cargo +nightly fuzz run "$1" -- -max_total_time="$2" -timeout=20 -rss_limit_mb=4096 >"$log" 2>&1; then
+        echo "-- $1: $(grep '^Done' "$log")"
+    else
+        grep -v -E '^#[0-9]+|NEW_FUNC' "$log" | sed "s/^/$1: /"
+        echo "-- $1: failed"
+        return 1
+    fi
 }
 export -f run
 cargo +nightly fuzz build

@@ -154,7 +154,8 @@ pub(super) fn put_answer(answer: Option<&Found>, out: &mut Vec<u8>) {
     // The number of levels follows from the bytes.
 }
 
-/// Appends ids in the shortest form. A bitmap loses their order, on which nothing depends.
+/// Appends ids in the shortest form. A bitmap loses their order, on which nothing depends, and cannot hold an id
+/// twice, which a damaged image may have.
 fn put_ids(ids: &[u64], out: &mut Vec<u8>) {
     let (Some(&first), Some(&last)) = (ids.iter().min(), ids.iter().max()) else {
         out.push(NO_IDS);
@@ -165,11 +166,13 @@ fn put_ids(ids: &[u64], out: &mut Vec<u8>) {
     if words < ids.len().saturating_mul(width) / 8 {
         let mut bits = vec![0_u64; words];
         ids.iter().for_each(|id| bits[((id - first) / 64) as usize] |= 1 << ((id - first) % 64));
-        out.push(BITMAP);
-        out.put_u64(first);
-        out.put_u32(words as u32);
-        bits.iter().for_each(|word| out.put_u64(*word));
-        return;
+        if bits.iter().map(|word| word.count_ones() as usize).sum::<usize>() == ids.len() {
+            out.push(BITMAP);
+            out.put_u64(first);
+            out.put_u32(words as u32);
+            bits.iter().for_each(|word| out.put_u64(*word));
+            return;
+        }
     }
     out.push(if width == 4 { NARROW_IDS } else { WIDE_IDS });
     ids.iter().for_each(|id| out.extend_from_slice(&id.to_le_bytes()[..width]));
@@ -218,4 +221,30 @@ fn read_ids(left: &mut Reader<'_>, count: u64) -> Result<Vec<u64>, BadField> {
     let bytes = left.bytes(bytes.ok_or_else(|| left.bad("too many ids"))?)?;
     let id = |id: &[u8]| id.iter().rev().fold(0, |sum, &byte| sum << 8 | u64::from(byte));
     Ok(bytes.chunks_exact(width).map(id).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ids_arrive_in_every_form() {
+        let wide = u64::from(u32::MAX) + 9;
+        let forms = [
+            (NO_IDS, vec![]),
+            (NARROW_IDS, vec![7]),
+            (NARROW_IDS, vec![1, 900, 5]),
+            (WIDE_IDS, vec![wide, 3]),
+            (BITMAP, (30..200).collect()),
+            (BITMAP, (wide..wide + 100).collect()),
+            // A damaged image: an id twice.
+            (NARROW_IDS, (30..200).chain([31]).collect()),
+        ];
+        for (form, ids) in forms {
+            let mut bytes = Vec::new();
+            put_ids(&ids, &mut bytes);
+            assert_eq!(bytes[0], form, "{ids:?}");
+            assert_eq!(read_ids(&mut Reader::new(&bytes), ids.len() as u64).expect("ids"), ids);
+        }
+    }
 }
