@@ -19,7 +19,7 @@ use crate::defect::Defect;
 use crate::directory::{DIRECTORY_BYTES, Directory, ENTRIES};
 use crate::error::{PoolError, Result};
 use crate::held::{LOOKS_AT_HOLDER, RemoteLock};
-use crate::io::until_answered;
+use crate::io::{persist, until_answered};
 use crate::lock::{self, lock_owner};
 use crate::pool::Pool;
 use crate::process::AttachSlot;
@@ -341,6 +341,9 @@ impl Pool {
                 self.get_value(ep, value, &mut bytes).await?;
                 values.push(self.put_value(ep, PLACEMENT, &bytes).await?);
             }
+            for &value in &values {
+                self.persist_value(ep, value).await?;
+            }
             (block.boundaries, block.owners, block.spare) = (values[0], values[1], values[2].addr);
             let new = *at.insert(self.alloc(ep, PLACEMENT, RECORD_BYTES).await?);
             RecordBlock::twin(new, self.id()).write_first(ep, block.version, &block.encode()).await?;
@@ -461,6 +464,9 @@ impl Pool {
         for bytes in [&boundaries, &owners, &owners] {
             stored.push(self.put_value(ep, PLACEMENT, bytes).await?);
         }
+        for &value in &*stored {
+            self.persist_value(ep, value).await?;
+        }
         Ok(RecordValues { boundaries: stored[0], owners: stored[1], spare: stored[2].addr })
     }
 
@@ -553,7 +559,18 @@ impl Pool {
         let spare = block.values().spare();
         let overwritten = async || self.overwrite_value(ep, spare, owners).await;
         let new = until_answered(ep, self.deadline(ep), overwritten).await?;
+        self.persist_value(ep, new).await?;
         (block.spare, block.owners) = (block.owners.addr, new);
+        Ok(())
+    }
+
+    /// Persists a value before a record leads to it.
+    async fn persist_value<E: Endpoint>(&self, ep: &E, value: ValueRef) -> Result<()> {
+        let (mut blocks, deadline) = (Vec::new(), self.deadline(ep));
+        self.visit_value_blocks(ep, value, |addr, len| blocks.push((addr, len))).await?;
+        for (addr, len) in blocks {
+            persist(ep, addr, len, deadline).await?;
+        }
         Ok(())
     }
 

@@ -48,8 +48,14 @@ pub(crate) async fn until_answered<E: Endpoint, T>(
     }
 }
 
-/// Writes `value` to `at`, and repeats that while it is not known whether it took effect, until `deadline`.
-/// The word must have no other writer meanwhile.
+/// Persists `len` bytes at `at`, and repeats that while it is not known whether they are persisted, until
+/// `deadline`.
+pub(crate) async fn persist<E: Endpoint>(ep: &E, at: GlobalAddr, len: u64, deadline: Nanos) -> Result<()> {
+    until_answered(ep, deadline, async || Ok(ep.persist(at, len).await?)).await
+}
+
+/// Writes `value` to `at` and persists it, and repeats that while it is not known whether it took effect, until
+/// `deadline`. The word must have no other writer meanwhile.
 ///
 /// # Errors
 /// [`PoolError::CatalogUnknown`] if it is not known whether the word was written.
@@ -61,7 +67,14 @@ pub(crate) async fn write_word_surely<E: Endpoint>(
 ) -> Result<()> {
     let mut is_unknown = false;
     loop {
-        let Err(error) = ep.write_word(at, value).await else { return Ok(()) };
+        let written = ep.write_word(at, value).await;
+        // A word that is written but not persisted may be lost.
+        is_unknown |= written.is_ok();
+        let persisted = match written {
+            Ok(()) => ep.persist(at, WORD as u64).await,
+            failed => failed,
+        };
+        let Err(error) = persisted else { return Ok(()) };
         is_unknown |= error.may_have_taken_effect();
         if !error.may_have_taken_effect() || ep.now() >= deadline {
             return Err(match is_unknown {

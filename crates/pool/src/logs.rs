@@ -3,15 +3,15 @@
 //! ```text
 //! superblock of server 0 --> [checksum][number of logs] [index id][root of its log]...
 //! ```
-//! A change writes a new block and then stores the word that leads to it, so a writer that stops anywhere
-//! leaves the old list or the new one. Only a process that is alone in the pool keeps logs, so there is one
+//! A change writes a new block and then stores the word that leads to it, and persists each, so a writer that
+//! stops anywhere, or a loss of power, leaves the old list or the new one. Only a process that is alone in the pool keeps logs, so there is one
 //! writer. What a log holds is no concern of the pool.
 
 use pando_fabric::{Endpoint, GlobalAddr, MemoryServerId};
 
 use crate::alloc::Placement;
 use crate::error::{PoolError, Result};
-use crate::io::{checksum, read_words, until_answered, write_word_surely, write_words};
+use crate::io::{checksum, persist, read_words, until_answered, write_word_surely, write_words};
 use crate::layout::LOGS_AT;
 use crate::pool::Pool;
 
@@ -81,6 +81,7 @@ impl Pool {
             logs.iter().for_each(|log| words.extend([u64::from(log.index_id), log.root.raw()]));
             words[0] = checksum(&words[1..], self.id() ^ new.raw());
             until_answered(ep, deadline, async || write_words(ep, new, &words).await).await?;
+            persist(ep, new, bytes_of_list(logs.len()), deadline).await?;
         }
         write_word_surely(ep, self.logs_word(), new.raw(), deadline).await?;
         if !old.is_null() {

@@ -9,13 +9,15 @@
 //! first word, which makes the change take effect. A writer that stops anywhere, even within a WRITE, leaves
 //! the old version or the new one. A change allocates nothing, so it also works in a full pool.
 //!
+//! Both steps are persisted, the copy before the word, so that this also holds after a loss of power.
+//!
 //! The checksum is seeded with the pool's number and the block's address, so that another block's bytes are
 //! not accepted. Writers hold the catalog lock; readers check it before and after.
 
 use pando_fabric::{Endpoint, GlobalAddr, Nanos, WORD};
 
 use crate::error::{PoolError, Result};
-use crate::io::{checksum, read_words, until_answered, write_word_surely, write_words};
+use crate::io::{checksum, persist, read_words, until_answered, write_word_surely, write_words};
 
 /// Words of a copy before its content.
 const HEADER: usize = 2;
@@ -47,14 +49,15 @@ impl Twin {
         words
     }
 
-    /// Writes a whole block to which nothing leads yet.
+    /// Writes and persists a whole block to which nothing leads yet.
     pub async fn write_first<E: Endpoint>(self, ep: &E, version: u64, content: &[u64]) -> Result<()> {
         let copy = self.encode_copy(version, content);
         let mut words = vec![version];
         words.resize(1 + 2 * self.copy_words(), 0);
         let start = 1 + (version % 2) as usize * self.copy_words();
         words[start..start + copy.len()].copy_from_slice(&copy);
-        write_words(ep, self.at, &words).await
+        write_words(ep, self.at, &words).await?;
+        Ok(ep.persist(self.at, twin_bytes(self.content)).await?)
     }
 
     /// Reads the current version and its content; `None` if they are damaged. Version 0, which is never
@@ -86,6 +89,7 @@ impl Twin {
         let copy = self.encode_copy(version, content);
         let to = self.at.add(((1 + (version % 2) as usize * self.copy_words()) * WORD) as u64);
         until_answered(ep, deadline, async || write_words(ep, to, &copy).await).await?;
+        persist(ep, to, (copy.len() * WORD) as u64, deadline).await?;
         write_word_surely(ep, self.at, version, deadline).await
     }
 

@@ -1,12 +1,13 @@
 //! A machine crashes between any two verbs, and any pages may be on disk besides the persisted ones. The pool
-//! is then seen to be unclean, or is whole, as it was last closed.
+//! is then seen to be unclean, or is whole, as it was last closed. The catalog of an unclean one is as it was
+//! before or after a change.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
 
 use crate::support::{Ep, Host, Memory, block_on};
 use pando_fabric::{Endpoint, GlobalAddr, MemoryServerId};
-use pando_pool::{IndexSpec, Placement, Pool, PoolError, PoolOptions, ValueRef};
+use pando_pool::{AttachMode, IndexSpec, Placement, Pool, PoolError, PoolOptions, ValueRef};
 
 const SEEDS: u64 = 12;
 const ATTACHMENTS: usize = 3;
@@ -110,7 +111,10 @@ fn judge(phase: Phase, left: &Arc<Memory>, host: &Host, stored: &[Stored]) -> &'
         (
             Err(PoolError::NotClosedCleanly { .. }),
             Phase::Attached | Phase::AttachingOrDetaching(_) | Phase::Creating,
-        ) => "unclean",
+        ) => {
+            legible(&ep, host, phase, stored);
+            "unclean"
+        }
         (
             Err(
                 PoolError::NotAPool { .. }
@@ -129,6 +133,21 @@ fn judge(phase: Phase, left: &Arc<Memory>, host: &Host, stored: &[Stored]) -> &'
         }
         (Ok(_), Phase::Attached) => panic!("a crash while a process was attached looks like a clean end"),
         (Err(error), _) => panic!("{phase:?}: {error}"),
+    }
+}
+
+/// The catalog of an unclean pool can be read, and has a first part of the indexes.
+fn legible(ep: &Ep, host: &Host, phase: Phase, stored: &[Stored]) {
+    let pool = block_on(Pool::attach(ep, host.options(2).mode(AttachMode::ReadOnlyUnclean)));
+    let mut names: Vec<_> = block_on(pool.expect("a complete pool").list_indexes(ep))
+        .expect("a catalog")
+        .into_iter()
+        .map(|index| index.name)
+        .collect();
+    names.sort();
+    assert!(stored.iter().map(|stored| &stored.name).take(names.len()).eq(&names), "{names:?}");
+    if let Phase::AttachingOrDetaching(closed) = phase {
+        assert_eq!(names.len(), closed, "each change was persisted when it was answered");
     }
 }
 
