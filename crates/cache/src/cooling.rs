@@ -449,6 +449,12 @@ impl Cache {
         Ok(())
     }
 
+    /// Frames that are dirty, as far as can be seen without their latches.
+    pub fn dirty_frames(&self) -> impl Iterator<Item = FrameRef<'_>> {
+        let frames = (0..self.frames() as u32).map(|id| self.frame(FrameId(id)));
+        frames.filter(|frame| frame.optimistic().is_ok_and(|version| version.is_dirty()))
+    }
+
     /// Writes back every node that was dirty when the flush began; returns the number of WRITEs. At a
     /// quiescent point no node stays dirty; under traffic, nodes changed since then may.
     ///

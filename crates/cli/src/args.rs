@@ -4,9 +4,10 @@
 //! process's memory, `--json` names the file of a report.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::{Args, ValueEnum};
-use pando::{OffloadPolicy, VerbsOptions};
+use pando::{Durability, OffloadPolicy, VerbsOptions};
 use pando_lab::units::{parse_count, parse_nanos, parse_size};
 use pando_workload::dataset::{Column, Format};
 
@@ -38,19 +39,22 @@ pub struct PoolArgs {
     /// Bytes of this process's cache per index
     #[arg(long, value_name = "SIZE", default_value = "256MiB", value_parser = parse_size)]
     pub cache: u64,
-    /// What survives if this process is killed; a log needs a pool in a file or a directory
-    #[arg(long, value_name = "WHAT", value_enum, default_value_t)]
-    pub durability: DurabilityArg,
+    /// What survives if this process is killed or power is lost: off (what was written back; the pool is refused), process (what was answered, if the process is killed), immediate (what was answered) or group:TIME (after a loss of power, what was answered up to that long before); a log needs a pool in a file or a directory
+    #[arg(long, value_name = "WHAT", default_value = "off", value_parser = parse_durability)]
+    pub durability: Durability,
 }
 
-/// See [`pando::Durability`].
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
-pub enum DurabilityArg {
-    /// What was written back; the pool is refused
-    #[default]
-    Off,
-    /// Everything that was answered: each index has a log
-    Process,
+fn parse_durability(text: &str) -> Result<Durability, String> {
+    match text.split_once(':') {
+        None if text == "off" => Ok(Durability::Off),
+        None if text == "process" => Ok(Durability::Process),
+        None if text == "immediate" => Ok(Durability::Immediate),
+        Some(("group", interval)) => {
+            let nanos = parse_nanos(interval).map_err(|error| error.to_string())?;
+            Ok(Durability::Group(Duration::from_nanos(nanos)))
+        }
+        _ => Err("it is none of off, process, immediate and group:TIME".to_owned()),
+    }
 }
 
 /// Shape of a pool that is made.

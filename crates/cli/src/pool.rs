@@ -5,19 +5,24 @@
 
 use std::fmt::Write;
 use std::path::Path;
-use std::time::Duration;
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
 
+use indicatif::ProgressBar;
 use pando::{
-    Access, Cluster, Config, Create, Durability, Index, IndexInfo, OpenOptions, Secret, ServerState,
+    Access, Cluster, Config, Create, Index, IndexInfo, OpenOptions, RecoveryProgress, Secret, ServerState,
     ServerUsage, VerbsOptions,
 };
 use pando_lab::units;
 use serde_json::{Value, json};
 
-use crate::args::{AccessArgs, DurabilityArg, LookArgs, NewPoolArgs, PoolArgs};
+use crate::args::{AccessArgs, LookArgs, NewPoolArgs, PoolArgs};
 use crate::failure::Failure;
 use crate::keys::KeySchema;
+use crate::progress;
 
+/// Time after which a recovery is shown.
+const LONG: Duration = Duration::from_secs(1);
 /// Minimum size of a new pool; its files are sparse.
 const SIZE_MIN: u64 = 1 << 30;
 
@@ -37,13 +42,7 @@ pub fn existing(args: &PoolArgs) -> Result<Config, Failure> {
             "{option} says how memory servers elsewhere are reached, and the pool {} is not reached so",
             args.pool.display()
         ))),
-        None => {
-            let durability = match args.durability {
-                DurabilityArg::Off => Durability::Off,
-                DurabilityArg::Process => Durability::Process,
-            };
-            Ok(at(&args.pool, access(&args.access)?)?.cache(args.cache).durability(durability))
-        }
+        None => Ok(at(&args.pool, access(&args.access)?)?.cache(args.cache).durability(args.durability)),
     }
 }
 
@@ -181,16 +180,41 @@ pub fn secret(file: Option<&Path>) -> Result<Secret, Failure> {
     file.map(Secret::from_file).transpose().map(Option::unwrap_or_default).map_err(Failure::bad_input)
 }
 
+/// Opens the pool. Shows how far a recovery is if it takes long, and says what it did.
+fn open(config: Config) -> Result<Cluster, Failure> {
+    let (begun, bar) = (Instant::now(), Arc::<OnceLock<ProgressBar>>::default());
+    let shown = Arc::clone(&bar);
+    let report = move |recovery| {
+        let (what, done, total) = match recovery {
+            RecoveryProgress::Pages { done, total } => ("pages", done, total),
+            RecoveryProgress::Indexes { done, total } => ("indexes", done, total),
+            _ => return,
+        };
+        if begun.elapsed() >= LONG {
+            let bar = shown.get_or_init(|| progress::bar(what, total));
+            bar.set_message(what);
+            bar.set_length(total);
+            bar.set_position(done);
+        }
+    };
+    let opened = Cluster::open(config.on_recovery(report));
+    if let Some(bar) = bar.get() {
+        bar.finish_and_clear();
+    }
+    let cluster = opened?;
+    if let Some(recovery) = cluster.recovery() {
+        eprintln!("{recovery}");
+    }
+    Ok(cluster)
+}
+
 /// Opens the pool, runs `work`, and closes the pool even if that failed. `work` must not keep anything of the
 /// cluster.
 pub fn with_cluster<T>(
     config: Config,
     work: impl FnOnce(&Cluster) -> Result<T, Failure>,
 ) -> Result<T, Failure> {
-    let cluster = Cluster::open(config)?;
-    if let Some(recovery) = cluster.recovery() {
-        eprintln!("{recovery}");
-    }
+    let cluster = open(config)?;
     let worked = work(&cluster);
     let closed = cluster.close();
     match (worked, closed) {

@@ -2,10 +2,11 @@
 //!
 //! Each page of the plan gets its last image or its remote bytes, then the changes behind that, and is
 //! written. Nothing else is read, so the tree need not be whole before. A redo that stops anywhere may be
-//! repeated: pages without an image are written by a [`Rewrite`].
+//! repeated: pages without an image are written by a [`Rewrite`]. The log is persisted before the first page is
+//! written, and the pages at the end.
 
 use pando_fabric::{Endpoint, GlobalAddr, PageBuf};
-use pando_log::{Change, Contents, Entry, PagePlan, Rewrite, plan};
+use pando_log::{Change, Contents, Entry, PagePlan, Rewrite, persist_all, plan};
 use pando_pool::ValueRef;
 
 use crate::error::{DexError, Result};
@@ -21,14 +22,24 @@ pub struct Redone {
     pub entries: u64,
 }
 
-/// Brings the pages of an index to the end of its log and writes them. No process uses the index.
+/// Brings the pages of an index to the end of its log and writes them. No process uses the index. Calls
+/// `progress` with the number of pages that are done, and of all.
 ///
 /// # Errors
 /// [`DexError::Corrupt`]; [`DexError::Log`] for a damaged log; errors of the fabric.
-pub async fn redo<L: Layout, E: Endpoint>(ep: &E, layout: L, contents: &Contents) -> Result<Redone> {
+pub async fn redo<L: Layout, E: Endpoint>(
+    ep: &E,
+    layout: L,
+    contents: &Contents,
+    progress: impl Fn(u64, u64),
+) -> Result<Redone> {
     let mut redone = Redone::default();
+    persist_all(ep).await?;
     let mut rewrite = Rewrite::begin(ep, contents).await?;
-    for (addr, plan) in plan(contents)? {
+    let pages = plan(contents)?;
+    let total = pages.len() as u64;
+    for (addr, plan) in pages {
+        progress(redone.pages, total);
         redone.pages += 1;
         redone.entries += plan.entries.len() as u64;
         if plan.image.is_none() && rewrite.has_written(addr) {
@@ -55,6 +66,7 @@ pub async fn redo<L: Layout, E: Endpoint>(ep: &E, layout: L, contents: &Contents
         }
     }
     rewrite.finish(ep).await?;
+    persist_all(ep).await?;
     Ok(redone)
 }
 

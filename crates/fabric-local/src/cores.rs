@@ -10,10 +10,9 @@ use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::sync::{Arc, PoisonError};
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Poll};
 #[cfg(not(shuttle))]
 use std::{
-    sync::atomic::{AtomicBool, Ordering::Acquire, Ordering::Release},
     sync::{Condvar, Mutex, MutexGuard},
     thread::{self, JoinHandle},
 };
@@ -22,11 +21,11 @@ use pando_fabric::defect::{self, defect};
 use pando_fabric::{FabricError, Growing, MemoryServerId, RequestHandler, Result, ServerMemory};
 #[cfg(shuttle)]
 use shuttle::{
-    sync::atomic::{AtomicBool, Ordering::Acquire, Ordering::Release},
     sync::{Condvar, Mutex, MutexGuard},
     thread::{self, JoinHandle},
 };
 
+use crate::promise::Promise;
 use crate::region::Region;
 
 /// Polls of the queue before a thread sleeps: a few µs, about the time of a wake-up.
@@ -74,9 +73,7 @@ struct Waiting {
 pub(crate) struct Call {
     op: u16,
     body: Vec<u8>,
-    is_done: AtomicBool,
-    answer: Mutex<Option<Result<Vec<u8>>>>,
-    waker: Mutex<Option<Waker>>,
+    answer: Promise<Result<Vec<u8>>>,
 }
 
 impl Cores {
@@ -130,13 +127,7 @@ impl Cores {
     /// Posts a call to the threads of its server. A server that has just joined has no threads yet and
     /// refuses the call.
     pub fn post(&self, server: MemoryServerId, op: u16, body: Vec<u8>) -> Answer {
-        let call = Arc::new(Call {
-            op,
-            body,
-            is_done: AtomicBool::new(false),
-            answer: Mutex::default(),
-            waker: Mutex::default(),
-        });
+        let call = Arc::new(Call { op, body, answer: Promise::default() });
         match self.queues.get(usize::from(server.0)) {
             Some(queue) => {
                 lock(&queue.waiting).calls.push_back(Arc::clone(&call));
@@ -144,7 +135,7 @@ impl Cores {
             }
             None => {
                 let reason = "it has no threads for requests yet".to_owned();
-                call.answer(Err(FabricError::Refused { server, op, reason }));
+                call.answer.keep(Err(FabricError::Refused { server, op, reason }));
             }
         }
         Answer(call)
@@ -169,7 +160,7 @@ impl Queue {
     /// Executes calls until the queue is closed and empty.
     fn serve(&self, server: MemoryServerId, region: &Region, handler: &dyn RequestHandler) {
         while let Some(call) = self.next() {
-            call.answer(execute(server, region, handler, call.op, &call.body));
+            call.answer.keep(execute(server, region, handler, call.op, &call.body));
         }
     }
 
@@ -212,16 +203,6 @@ fn execute(
     }
 }
 
-impl Call {
-    fn answer(&self, answer: Result<Vec<u8>>) {
-        *lock(&self.answer) = Some(answer);
-        self.is_done.store(true, Release);
-        if let Some(waker) = lock(&self.waker).take() {
-            waker.wake();
-        }
-    }
-}
-
 /// Future of a call's answer. Dropping it does not cancel the call.
 pub(crate) struct Answer(Arc<Call>);
 
@@ -229,20 +210,14 @@ impl Future for Answer {
     type Output = Result<Vec<u8>>;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let call = &self.0;
-        if !call.is_done.load(Acquire) {
-            *lock(&call.waker) = Some(cx.waker().clone());
-            // The answer may have arrived before the waker was stored.
-            if !call.is_done.load(Acquire) {
-                return Poll::Pending;
-            }
-        }
-        Poll::Ready(lock(&call.answer).take().expect("an answer is taken once"))
+        self.0.answer.poll(cx)
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::task::Waker;
+
     use pando_fabric::{Endpoint, Fabric, Request};
 
     use super::*;

@@ -1,18 +1,21 @@
 //! The endpoint of both fabrics: verbs are loads and stores, and complete at once.
 //!
-//! No verb waits, so the only pending futures of this endpoint are calls and [`Endpoint::yield_now`], and
-//! verbs cannot time out. A refused verb (address, length, read-only pool) is not counted and has no effect;
+//! No verb waits, so the only pending futures of this endpoint are calls, [`Endpoint::persist`] and
+//! [`Endpoint::yield_now`], and verbs cannot time out. A refused verb (address, length, read-only pool) is not counted and has no effect;
 //! neither has any other verb of its chain.
 
+use std::future::poll_fn;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
 use std::sync::atomic::fence;
+use std::thread;
 
 use pando_fabric::{
     Chain, ChainVerb, Endpoint, EndpointState, FabricError, GlobalAddr, MemoryServerId, Nanos, PageBuf,
     RegionInfo, Request, Result, TimeLimit, VerbResult, WORD,
 };
 
+use crate::promise::Promise;
 use crate::regions::Regions;
 
 /// One worker thread's endpoint of a [`crate::LocalFabric`] or a [`crate::ShmFabric`]. It keeps the regions
@@ -195,8 +198,21 @@ impl Endpoint for LocalEndpoint {
         self.regions.of(at)?.reserve(at, len)
     }
 
+    /// Waits for the disk on a thread of its own if there are other slots, which go on meanwhile.
     async fn persist(&self, at: GlobalAddr, len: u64) -> Result<()> {
-        self.regions.of(at)?.persist(at, len)
+        let region = self.regions.of(at)?;
+        if self.slots() == 1 || region.file().is_none() {
+            return region.persist(at, len);
+        }
+        let (regions, promise) = (Arc::clone(&self.regions), Arc::<Promise<_>>::default());
+        let kept = Arc::clone(&promise);
+        let persist = move || kept.keep(regions.of(at).and_then(|region| region.persist(at, len)));
+        let name = "pando-persist".to_owned();
+        thread::Builder::new().name(name.clone()).spawn(persist).map_err(|error| FabricError::System {
+            path: name,
+            reason: format!("cannot be started: {error}"),
+        })?;
+        poll_fn(|cx| promise.poll(cx)).await
     }
 
     #[inline]

@@ -29,7 +29,10 @@ mod cores;
 mod endpoint;
 mod local;
 mod lock;
+#[cfg(feature = "power")]
+pub mod power;
 mod process;
+mod promise;
 mod region;
 mod regions;
 mod served;

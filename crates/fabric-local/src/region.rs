@@ -278,7 +278,12 @@ impl Region {
         if !self.writable || len == 0 {
             return Ok(());
         }
+        #[cfg(feature = "power")]
+        let persisting = crate::power::Persisting::begin(path, self.mapping.words(), start, len)
+            .map_err(|error| system_error(path, error.to_string()))?;
         match self.mapping.flush(start, len) {
+            #[cfg(feature = "power")]
+            Ok(()) => persisting.end().map_err(|error| system_error(path, error.to_string())),
             // Persistent-memory devices reject `msync`; they have no other storage to write to.
             Err(err) if err.kind() == io::ErrorKind::InvalidInput && self.is_device() => Ok(()),
             flushed => {

@@ -31,6 +31,7 @@ mod outlined;
 mod patience;
 mod random;
 mod request;
+pub mod sectors;
 mod state;
 mod time_limit;
 mod work;

@@ -12,6 +12,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use pando_fabric::GlobalAddr;
 use pando_fabric::defect::defect;
 
 use crate::batch::{self, Identity};
@@ -30,7 +31,7 @@ pub(crate) struct Commit {
     /// Number of the last record.
     clock: AtomicU64,
     /// All records up to this number are known to be in the log.
-    durable: AtomicU64,
+    logged: AtomicU64,
 }
 
 struct CommitLane {
@@ -43,13 +44,10 @@ struct State {
     ring: Lane,
     seed: u64,
     epoch: u64,
-    /// Records of the open batch.
-    open: Vec<u8>,
-    /// Numbers of the first and the last of them, and their number.
-    first: u64,
-    last: u64,
-    count: u32,
-    /// Bytes that the open batch and reservations may take, with a header for each record.
+    /// Full batches that have no place yet, in order.
+    full: VecDeque<Open>,
+    open: Open,
+    /// Bytes that these and reservations may take, with a header for each record.
     claimed: u64,
     seq: u64,
     tail: u64,
@@ -59,6 +57,36 @@ struct State {
     kept: VecDeque<Kept>,
     /// Position up to which space is free again.
     head: u64,
+    /// Bytes in the log that are not known to be persisted, in order; `None` if nobody wants to know.
+    unpersisted: Option<Vec<Span>>,
+}
+
+/// Bytes of whole batches.
+#[derive(Clone, Copy)]
+struct Span {
+    at: GlobalAddr,
+    len: u64,
+    /// Number of the last batch.
+    last: u64,
+}
+
+/// Batches in the log that are not known to be persisted.
+pub(crate) struct Unpersisted {
+    /// All records up to this number are in these batches, or persisted.
+    pub bound: u64,
+    pub spans: Vec<(GlobalAddr, u64)>,
+    /// Last batch of each lane.
+    last: Vec<Option<u64>>,
+}
+
+/// Records that gather in a batch.
+#[derive(Default)]
+struct Open {
+    records: Vec<u8>,
+    /// Numbers of the first and the last of them, and their number.
+    first: u64,
+    last: u64,
+    count: u32,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -107,8 +135,6 @@ pub enum Share {
 /// Reason why there is no room for a record now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Crowded {
-    /// The open batch is full.
-    Batch,
     /// The ring is full.
     Ring,
     /// The record never fits.
@@ -129,6 +155,24 @@ pub(crate) struct Head {
     pub seq: u64,
 }
 
+impl State {
+    /// Number of the first record that is not known to be in the log.
+    fn first(&self) -> Option<u64> {
+        let posted = self.posted.front().map(|posted| posted.first);
+        let waiting = self.full.front().unwrap_or(&self.open);
+        posted.or_else(|| (waiting.count > 0).then_some(waiting.first))
+    }
+
+    fn note_unpersisted(&mut self, batch: &Posted) {
+        let (at, len, last) = (self.ring.addr(batch.spot), batch.bytes.len() as u64, batch.kept.seq);
+        let Some(spans) = &mut self.unpersisted else { return };
+        match spans.last_mut() {
+            Some(span) if span.at.add(span.len) == at => (span.len, span.last) = (span.len + len, last),
+            _ => spans.push(Span { at, len, last }),
+        }
+    }
+}
+
 impl Drop for Reservation<'_> {
     fn drop(&mut self) {
         lock(&self.commit.lanes[self.lane].state).claimed -= self.cost;
@@ -136,26 +180,26 @@ impl Drop for Reservation<'_> {
 }
 
 impl Commit {
-    /// Empty lanes in `space`; the next record gets the number after `clock`.
-    pub fn new(space: &Space, epoch: u64, clock: u64) -> Self {
+    /// Empty lanes in `space`; the next record gets the number after `clock`. If `tracks`, remembers what is
+    /// not persisted yet.
+    pub fn new(space: &Space, epoch: u64, clock: u64, tracks: bool) -> Self {
         let state = |(i, ring): (usize, &Lane)| State {
             ring: ring.clone(),
             seed: space.seed_of(i),
             epoch,
-            open: Vec::new(),
-            first: 0,
-            last: 0,
-            count: 0,
+            full: VecDeque::new(),
+            open: Open::default(),
             claimed: 0,
             seq: 0,
             tail: 0,
             posted: VecDeque::new(),
             kept: VecDeque::new(),
             head: 0,
+            unpersisted: tracks.then(Vec::new),
         };
         let lane = |state| CommitLane { oldest: AtomicU64::new(NOTHING), state: Mutex::new(state) };
         let lanes = space.lanes.iter().enumerate().map(state).map(lane).collect();
-        Self { lanes, clock: AtomicU64::new(clock), durable: AtomicU64::new(clock) }
+        Self { lanes, clock: AtomicU64::new(clock), logged: AtomicU64::new(clock) }
     }
 
     /// Number of the last record.
@@ -172,9 +216,6 @@ impl Commit {
         let max = state.ring.batch_max().min(usable / 2);
         if cost > max {
             return Err(Crowded::TooLarge { max: max - batch::HEADER as u64 });
-        }
-        if state.claimed + cost > max {
-            return Err(Crowded::Batch);
         }
         // Each batch may skip less than its own length at the end of a segment.
         let used = state.tail - state.head + 2 * (state.claimed + cost);
@@ -194,19 +235,25 @@ impl Commit {
         );
         let lane = &self.lanes[reservation.lane];
         let mut state = lock(&lane.state);
-        if state.posted.is_empty() && state.count == 0 {
+        if state.first().is_none() {
             // Before the number is drawn; see the module documentation.
             lane.oldest.store(self.clock.load(SeqCst) + 1, SeqCst);
         }
         let gsn = self.clock.fetch_add(1, SeqCst) + 1;
-        if state.count == 0 {
-            state.first = gsn;
+        let len = record.stored_len();
+        if state.open.records.len() + len + batch::HEADER > state.ring.batch_max() as usize {
+            let full = std::mem::take(&mut state.open);
+            state.full.push_back(full);
         }
-        record.encode(gsn, &mut state.open);
-        state.last = gsn;
-        state.count += 1;
+        let open = &mut state.open;
+        if open.count == 0 {
+            open.first = gsn;
+        }
+        record.encode(gsn, &mut open.records);
+        open.last = gsn;
+        open.count += 1;
         // What the record takes stays claimed until the batch has its place.
-        state.claimed += (record.stored_len() + batch::HEADER) as u64;
+        state.claimed += (len + batch::HEADER) as u64;
         drop(state);
         gsn
     }
@@ -218,15 +265,19 @@ impl Commit {
             again.written = Written::InFlight;
             return Some(Batch { seq: again.kept.seq, spot: again.spot, bytes: Arc::clone(&again.bytes) });
         }
-        if state.count == 0 || state.posted.len() >= OUTSTANDING {
+        if state.posted.len() >= OUTSTANDING {
+            return None;
+        }
+        let full = state.full.pop_front();
+        let Open { records, first, last, count } = full.unwrap_or_else(|| std::mem::take(&mut state.open));
+        if count == 0 {
             return None;
         }
         let identity = Identity { seed: state.seed, epoch: state.epoch, seq: state.seq };
-        let bytes: Arc<[u8]> = batch::encode(identity, state.count, &state.open).into();
+        let bytes: Arc<[u8]> = batch::encode(identity, count, &records).into();
         let spot = state.ring.place(state.tail, bytes.len() as u64);
-        let kept = Kept { seq: state.seq, start: state.tail, last: state.last };
-        state.claimed -= state.open.len() as u64 + u64::from(state.count) * batch::HEADER as u64;
-        let first = state.first;
+        let kept = Kept { seq: state.seq, start: state.tail, last };
+        state.claimed -= records.len() as u64 + u64::from(count) * batch::HEADER as u64;
         state.posted.push_back(Posted {
             kept,
             first,
@@ -234,8 +285,6 @@ impl Commit {
             spot,
             written: Written::InFlight,
         });
-        state.open.clear();
-        state.count = 0;
         state.seq += 1;
         state.tail = spot.position + bytes.len() as u64;
         Some(Batch { seq: kept.seq, spot, bytes })
@@ -250,21 +299,45 @@ impl Commit {
         }
         while let Some(posted) = state.posted.pop_front_if(|posted| posted.written == Written::Done) {
             state.kept.push_back(posted.kept);
+            state.note_unpersisted(&posted);
         }
-        let open = if state.count > 0 { state.first } else { NOTHING };
-        lane.oldest.store(state.posted.front().map_or(open, |posted| posted.first), SeqCst);
+        lane.oldest.store(state.first().unwrap_or(NOTHING), SeqCst);
     }
 
     /// Whether all records up to `gsn`, which the caller has seen, are in the log.
-    pub fn is_durable(&self, gsn: u64) -> bool {
-        if defect(Defect::AckBeforeLog) || self.durable.load(SeqCst) >= gsn {
-            return true;
-        }
+    pub fn is_logged(&self, gsn: u64) -> bool {
+        defect(Defect::AckBeforeLog) || self.logged.load(SeqCst) >= gsn || self.logged() >= gsn
+    }
+
+    /// All records up to this number are in the log.
+    fn logged(&self) -> u64 {
         let bound = self.clock.load(SeqCst);
         let oldest = self.lanes.iter().map(|lane| lane.oldest.load(SeqCst)).min().unwrap_or(NOTHING);
-        let durable = bound.min(oldest - 1);
-        self.durable.fetch_max(durable, SeqCst);
-        durable >= gsn
+        let logged = bound.min(oldest - 1);
+        self.logged.fetch_max(logged, SeqCst);
+        logged
+    }
+
+    /// What is in the log, but not known to be persisted.
+    pub fn unpersisted(&self) -> Unpersisted {
+        // The bound first: the batches of these records are in the lists by then.
+        let mut found = Unpersisted { bound: self.logged(), spans: Vec::new(), last: Vec::new() };
+        for lane in &self.lanes {
+            let state = lock(&lane.state);
+            let spans = state.unpersisted.as_deref().unwrap_or_default();
+            found.spans.extend(spans.iter().map(|span| (span.at, span.len)));
+            found.last.push(spans.last().map(|span| span.last));
+        }
+        found
+    }
+
+    /// Notes that these batches have been persisted.
+    pub fn note_persisted(&self, persisted: &Unpersisted) {
+        for (lane, &last) in self.lanes.iter().zip(&persisted.last) {
+            if let (Some(last), Some(spans)) = (last, &mut lock(&lane.state).unpersisted) {
+                spans.retain(|span| span.last > last);
+            }
+        }
     }
 
     /// Whether a lane lacks records up to `gsn`.

@@ -43,6 +43,37 @@ impl OfIndex {
     pub const ALL: [Self; 2] = [Self::PageBeforeLog, Self::GetBeforeLog];
 }
 
+/// A step that makes the log survive a loss of power, and is skipped. Tests of an index find these.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OfPower {
+    /// An operation answers once its records are in the log, persisted or not.
+    AnswerBeforePersist,
+    /// A page is written once its records are in the log, persisted or not.
+    PageBeforePersist,
+    /// The control blocks are written before the pages of a checkpoint are persisted.
+    ControlBeforePages,
+    /// The space of truncated batches is used again before the control blocks are persisted.
+    ReuseBeforePersist,
+    /// A record is made although the value that it refers to is not persisted.
+    ValueUnpersisted,
+}
+
+impl OfPower {
+    pub const ALL: [Self; 5] = [
+        Self::AnswerBeforePersist,
+        Self::PageBeforePersist,
+        Self::ControlBeforePages,
+        Self::ReuseBeforePersist,
+        Self::ValueUnpersisted,
+    ];
+}
+
+impl defect::Defect for OfPower {
+    fn number(self) -> u8 {
+        self as u8
+    }
+}
+
 impl defect::Defect for OfIndex {
     fn number(self) -> u8 {
         self as u8

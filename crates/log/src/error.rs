@@ -20,7 +20,10 @@ pub enum LogError {
     Geometry { lanes: usize, segments: usize, segment_bytes: u64, reason: &'static str },
     #[error("the log at {addr} is damaged: {reason}")]
     Damaged { addr: GlobalAddr, reason: &'static str },
-    #[error("the log had no room, or another operation did not finish writing to it, for too long")]
+    /// The kernel may have dropped what it could not write, so nothing that the log has counts any more.
+    #[error("the log could not be persisted; close the pool and open it again, which recovers it")]
+    NotPersisted,
+    #[error("another operation did not finish writing to the log for too long")]
     TimedOut,
 }
 

@@ -9,7 +9,7 @@
 //! ```
 //! use pando_fabric::{Fabric, GlobalAddr, MemoryServerId};
 //! use pando_fabric_local::{LocalConfig, LocalFabric};
-//! use pando_log::{Blocks, Change, Contents, Entry, Log, Record, Space};
+//! use pando_log::{Blocks, Change, Contents, Entry, Log, Options, Record, Space};
 //! use pando_rt::block_on;
 //!
 //! let fabric = LocalFabric::new(LocalConfig { server_sizes: vec![1 << 16], huge_pages: false })?;
@@ -18,7 +18,7 @@
 //! let blocks = Blocks { root: block(1), scratch: block(4), lanes: vec![vec![block(2), block(3)]], segment_bytes: 4096 };
 //! let space = block_on(ep, Log::create(ep, 7, blocks))?;
 //!
-//! let log = block_on(ep, async { Log::resume(ep, Contents::read(ep, space).await?).await })?;
+//! let log = block_on(ep, async { Log::resume(ep, Contents::read(ep, space).await?, Options::default()).await })?;
 //! let put = Record::Entry(Entry { page: block(9), key: b"oak", change: Change::Put(b"Quercus") });
 //! let gsn = log.append(log.try_reserve(0, put.stored_len()).expect("an empty log has room"), &put);
 //! block_on(ep, log.durable(ep, 0, gsn))?;
@@ -34,6 +34,7 @@
 mod batch;
 mod commit;
 pub mod defect;
+mod disk;
 mod error;
 mod log;
 mod plan;
@@ -44,8 +45,9 @@ mod space;
 mod sync;
 
 pub use commit::{Reservation, Share};
+pub use disk::{Persistence, persist_all};
 pub use error::{LogError, Result};
-pub use log::{Checkpoint, Hold, Log};
+pub use log::{Checkpoint, Hold, Log, Options};
 pub use plan::{PagePlan, plan};
 pub use reader::{Contents, Report};
 pub use record::{Change, Entry, Image, Record};

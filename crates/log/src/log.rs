@@ -12,23 +12,38 @@
 use std::cell::Cell;
 
 use pando_fabric::defect::defect;
-use pando_fabric::{Endpoint, Nanos, Patience};
+use pando_fabric::{Endpoint, GlobalAddr, Nanos, Patience};
 
 use crate::commit::{Batch, Commit, Crowded, Reservation, Share};
-use crate::defect::Defect;
+use crate::defect::{Defect, OfPower};
+use crate::disk::{self, Disk, Goal, Persistence};
 use crate::error::{LogError, Result};
 use crate::reader::Contents;
 use crate::record::Record;
 use crate::space::{self, Blocks, Control, Space};
 use crate::sync::{AtomicU64, Mutex, Ordering::SeqCst, lock};
 
-/// Longest wait for room and for WRITEs of others: 10 s, as operations of an index wait.
-const PATIENCE: Nanos = 10_000_000_000;
+/// How a log is used.
+#[derive(Clone, Copy, Debug)]
+pub struct Options {
+    pub persistence: Persistence,
+    /// Longest wait for WRITEs of others.
+    pub patience_ns: Nanos,
+}
+
+impl Default for Options {
+    /// Without persistence, and with waits of at most 10 s.
+    fn default() -> Self {
+        Self { persistence: Persistence::Never, patience_ns: 10_000_000_000 }
+    }
+}
 
 /// See the module documentation. Threads share it; each call uses the endpoint of its thread.
 pub struct Log {
     space: Space,
     commit: Commit,
+    disk: Disk,
+    options: Options,
     epoch: u64,
     /// Version of the control block of each lane.
     versions: Box<[AtomicU64]>,
@@ -40,7 +55,7 @@ pub struct Log {
 }
 
 impl Log {
-    /// Writes an empty log for index `index_id`. [`Log::resume`] opens it.
+    /// Writes an empty log for index `index_id` and persists it. [`Log::resume`] opens it.
     ///
     /// # Errors
     /// [`LogError::Geometry`]; errors of the fabric.
@@ -52,14 +67,16 @@ impl Log {
         }
         // Last: without a root there is no log.
         space.write_root(ep).await?;
+        disk::persist(ep, &space.controls().chain([space.root_range()]).collect::<Vec<_>>()).await?;
         Ok(space)
     }
 
-    /// Opens a log, empty. What [`Contents::records`] returned must be in the pages, and these written.
+    /// Opens a log, empty. What [`Contents::records`] returned must be in the pages, and these written and, if
+    /// the log is to be persisted, persisted.
     ///
     /// # Errors
     /// Errors of the fabric, after which the log can be read again.
-    pub async fn resume<E: Endpoint>(ep: &E, contents: Contents) -> Result<Self> {
+    pub async fn resume<E: Endpoint>(ep: &E, contents: Contents, options: Options) -> Result<Self> {
         let (space, clock) = (contents.space().clone(), contents.clock());
         let epoch = ep.random();
         let versions: Box<[_]> =
@@ -70,11 +87,17 @@ impl Log {
             let control = Control { version: version.load(SeqCst), epoch, head: 0, head_seq: 0, horizon };
             control.write(ep, &space, lane).await?;
         }
-        let commit = Commit::new(&space, epoch, clock);
+        let tracks = options.persistence != Persistence::Never;
+        if tracks {
+            disk::persist(ep, &space.controls().collect::<Vec<_>>()).await?;
+        }
+        let commit = Commit::new(&space, epoch, clock, tracks);
         let is_truncating = AtomicU64::new(0);
         Ok(Self {
             space,
             commit,
+            disk: Disk::new(clock),
+            options,
             epoch,
             versions,
             is_truncating,
@@ -110,7 +133,7 @@ impl Log {
     /// Reserves room in `lane` for a record of `len` bytes. `None` if the ring is full.
     ///
     /// # Errors
-    /// [`LogError::RecordTooLarge`]; [`LogError::TimedOut`]; errors of the fabric.
+    /// [`LogError::RecordTooLarge`]; errors of the fabric.
     pub async fn reserve<E: Endpoint>(
         &self,
         ep: &E,
@@ -118,7 +141,6 @@ impl Log {
         len: usize,
         share: Share,
     ) -> Result<Option<Reservation<'_>>> {
-        let patience = Patience::new(PATIENCE);
         loop {
             match self.commit.reserve(lane, len, share) {
                 Ok(reservation) => return Ok(Some(reservation)),
@@ -126,10 +148,7 @@ impl Log {
                     return Err(LogError::RecordTooLarge { bytes: len, max: max as usize });
                 }
                 Err(Crowded::Ring) if !self.post(ep, lane).await? => return Ok(None),
-                Err(Crowded::Batch) if !self.post(ep, lane).await? => {
-                    patience.wait(ep, "room in the log").await?;
-                }
-                Err(Crowded::Ring | Crowded::Batch) => {}
+                Err(Crowded::Ring) => {}
             }
         }
     }
@@ -140,26 +159,124 @@ impl Log {
         self.commit.append(reservation, record)
     }
 
-    /// Whether everything up to `gsn`, the number of a page that the caller has seen, is in the log.
+    /// Whether an operation may answer that has seen everything up to `gsn`: the log has it and, if answers
+    /// wait for that, it is persisted.
     #[inline]
     pub fn is_durable(&self, gsn: u64) -> bool {
-        self.commit.is_durable(gsn)
+        match self.options.persistence {
+            Persistence::BeforeAnswer if !defect(OfPower::AnswerBeforePersist) => {
+                self.disk.is_reached(Goal::Record(gsn))
+            }
+            _ => self.commit.is_logged(gsn),
+        }
+    }
+
+    /// Waits until an operation may answer that has seen everything up to `gsn`.
+    ///
+    /// # Errors
+    /// [`LogError::TimedOut`]; [`LogError::NotPersisted`]; errors of the fabric. Records up to `gsn` may or may
+    /// not be in the log then.
+    pub async fn durable<E: Endpoint>(&self, ep: &E, lane: usize, gsn: u64) -> Result<()> {
+        if self.is_durable(gsn) {
+            return Ok(());
+        }
+        self.logged(ep, lane, gsn).await?;
+        let waits = self.options.persistence == Persistence::BeforeAnswer && !self.is_durable(gsn);
+        if waits { self.reach(ep, Goal::Record(gsn)).await } else { Ok(()) }
+    }
+
+    /// Waits until a page may be written whose last record is `gsn`, or a block may be used again that this
+    /// record freed.
+    ///
+    /// # Errors
+    /// As for [`Log::durable`].
+    pub async fn settled<E: Endpoint>(&self, ep: &E, lane: usize, gsn: u64) -> Result<()> {
+        self.logged(ep, lane, gsn).await?;
+        match self.options.persistence {
+            Persistence::Never => Ok(()),
+            _ if defect(OfPower::PageBeforePersist) => Ok(()),
+            _ => self.reach(ep, Goal::Record(gsn)).await,
+        }
+    }
+
+    /// Waits until everything up to `goal`, which is written, is persisted.
+    async fn reach<E: Endpoint>(&self, ep: &E, goal: Goal) -> Result<()> {
+        while !self.disk.is_reached(goal) {
+            if !self.disk.await_server(goal).await? {
+                self.persist(ep).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Waits until a value that is written to these blocks is persisted. Only then may a record refer to it: a
+    /// record may survive a loss of power although nobody has persisted it.
+    ///
+    /// # Errors
+    /// [`LogError::NotPersisted`].
+    pub async fn persist_value<E: Endpoint>(&self, ep: &E, blocks: &[(GlobalAddr, u64)]) -> Result<()> {
+        match self.persists() && !defect(OfPower::ValueUnpersisted) {
+            true => self.reach(ep, self.disk.note_value(blocks)).await,
+            false => Ok(()),
+        }
+    }
+
+    /// Persists what is in the log, and the values that wait for that.
+    ///
+    /// # Errors
+    /// [`LogError::NotPersisted`], from the first failure on; no operation succeeds then.
+    pub async fn persist<E: Endpoint>(&self, ep: &E) -> Result<()> {
+        self.disk.check()?;
+        let batches = self.commit.unpersisted();
+        let (value, mut ranges) = self.disk.values();
+        ranges.extend(&batches.spans);
+        self.persist_or_fail(disk::persist(ep, &ranges)).await?;
+        self.commit.note_persisted(&batches);
+        self.disk.note_persisted(batches.bound, value);
+        Ok(())
+    }
+
+    /// After a failure the kernel may have dropped bytes, so that a second attempt would prove nothing.
+    async fn persist_or_fail(&self, persist: impl Future<Output = pando_fabric::Result<()>>) -> Result<()> {
+        self.disk.check()?;
+        persist.await.map_err(|_| {
+            self.disk.fail();
+            LogError::NotPersisted
+        })
+    }
+
+    /// Whether the log is ever persisted.
+    pub fn persists(&self) -> bool {
+        self.options.persistence != Persistence::Never
+    }
+
+    /// From now on somebody calls [`Log::persist`] whenever `wake` is called while the log
+    /// [is awaited](Log::is_awaited).
+    pub fn serve(&self, wake: Box<dyn Fn() + Send + Sync>) {
+        self.disk.serve(wake);
+    }
+
+    /// Whether an operation waits until more is persisted.
+    pub fn is_awaited(&self) -> bool {
+        self.disk.is_awaited()
+    }
+
+    /// Nobody persists the log any more: operations that wait for it fail.
+    pub fn give_up(&self) {
+        self.disk.fail();
     }
 
     /// Waits until everything up to `gsn` is in the log. Writes the batches that lack, whoever made them; the
     /// other slots of this worker run first and may add to them.
-    ///
-    /// # Errors
-    /// [`LogError::TimedOut`]; errors of the fabric. Records up to `gsn` may or may not be in the log then.
-    pub async fn durable<E: Endpoint>(&self, ep: &E, lane: usize, gsn: u64) -> Result<()> {
-        if self.is_durable(gsn) {
+    async fn logged<E: Endpoint>(&self, ep: &E, lane: usize, gsn: u64) -> Result<()> {
+        if self.commit.is_logged(gsn) {
             return Ok(());
         }
         if ep.slots() > 1 {
             ep.yield_now().await;
         }
-        let patience = Patience::new(PATIENCE);
-        while !self.is_durable(gsn) {
+        let patience = Patience::new(self.options.patience_ns);
+        while !self.commit.is_logged(gsn) {
             let mut posted = false;
             // Its own lane first.
             for turn in 0..self.lanes() {
@@ -171,7 +288,7 @@ impl Log {
                     return Ok(());
                 }
             }
-            if !posted && !self.is_durable(gsn) {
+            if !posted && !self.commit.is_logged(gsn) {
                 patience.wait(ep, "the log").await?;
             }
         }
@@ -264,12 +381,16 @@ impl Checkpoint<'_> {
         self.horizon
     }
 
-    /// Drops the records of pages that have been written, and frees their space.
+    /// Drops the records of pages that have been written, and frees their space. If the log is persisted, the
+    /// pages are persisted before, and the control blocks before the space is free.
     ///
     /// # Errors
-    /// Errors of the fabric. The space stays in use then.
+    /// [`LogError::NotPersisted`]; errors of the fabric. The space stays in use then.
     pub async fn end<E: Endpoint>(self, ep: &E) -> Result<()> {
         let log = self.log;
+        if log.persists() && !defect(OfPower::ControlBeforePages) {
+            log.persist_or_fail(disk::persist_all(ep)).await?;
+        }
         let horizon = log.horizon.fetch_max(self.horizon, SeqCst).max(self.horizon);
         let mut heads = Vec::new();
         for (lane, version) in log.versions.iter().enumerate() {
@@ -279,6 +400,9 @@ impl Checkpoint<'_> {
             control.write(ep, &log.space, lane).await?;
             version.store(next, SeqCst);
             heads.push(head);
+        }
+        if log.persists() && !defect(OfPower::ReuseBeforePersist) {
+            log.persist_or_fail(disk::persist(ep, &log.space.controls().collect::<Vec<_>>())).await?;
         }
         for (lane, head) in heads.into_iter().enumerate() {
             log.commit.free(lane, head);

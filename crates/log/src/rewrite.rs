@@ -3,7 +3,8 @@
 //! Changes are applied to the remote copy of a page without an image. Applied twice, or to a page that was
 //! written in part, they go wrong. So such pages are written in groups, in the order of their addresses: a
 //! group goes to one half of the *scratch* segment first, and then to its place. A recovery that begins anew
-//! writes the last whole group again, and leaves out all pages up to its end.
+//! writes the last whole group again, and leaves out all pages up to its end. Both steps are persisted, so that
+//! this holds after a loss of power too.
 //!
 //! ```text
 //! half    [epochs] [number of the group] [pages:32][bytes of a page:32] [check]  [address, page]...
@@ -13,6 +14,7 @@ use pando_fabric::codec::{Put, Reader};
 use pando_fabric::{Endpoint, GlobalAddr};
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
+use crate::disk;
 use crate::error::{LogError, Result};
 use crate::reader::Contents;
 use crate::space;
@@ -98,7 +100,9 @@ impl<'c> Rewrite<'c> {
         }
         self.number += 1;
         let pages = std::mem::take(&mut self.pages);
-        space::write_bytes(ep, self.half(self.number), &self.encode(&pages)).await?;
+        let group = self.encode(&pages);
+        space::write_bytes(ep, self.half(self.number), &group).await?;
+        disk::persist(ep, &[(self.half(self.number), group.len() as u64)]).await?;
         self.write(ep, &pages).await
     }
 
@@ -108,7 +112,8 @@ impl<'c> Rewrite<'c> {
             space::write_bytes(ep, *page, bytes).await?;
             self.done = Some(*page);
         }
-        Ok(())
+        let ranges: Vec<_> = pages.iter().map(|(page, bytes)| (*page, bytes.len() as u64)).collect();
+        Ok(disk::persist(ep, &ranges).await?)
     }
 
     fn encode(&self, pages: &[(GlobalAddr, Vec<u8>)]) -> Vec<u8> {

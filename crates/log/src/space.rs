@@ -134,14 +134,21 @@ impl Space {
         self.lanes.iter().map(|lane| lane.segments.len() as u64 * lane.segment_bytes).sum()
     }
 
+    /// Control blocks of all lanes.
+    pub(crate) fn controls(&self) -> impl Iterator<Item = (GlobalAddr, u64)> + '_ {
+        self.lanes.iter().map(|lane| (lane.control_addr(0), CONTROLS))
+    }
+
+    pub(crate) fn root_range(&self) -> (GlobalAddr, u64) {
+        (self.root, Self::root_bytes(self.lanes.len(), self.lanes[0].segments.len()))
+    }
+
     /// Addresses and sizes of all blocks of the log.
     pub fn blocks(&self) -> impl Iterator<Item = (GlobalAddr, u64)> + '_ {
-        let segments = self.lanes.first().map_or(0, |lane| lane.segments.len());
-        let root = (self.root, Self::root_bytes(self.lanes.len(), segments));
         let scratch = (self.scratch, self.segment_bytes());
         let of_lane =
             |lane: &Lane| lane.segments.iter().map(|&at| (at, lane.segment_bytes)).collect::<Vec<_>>();
-        [root, scratch].into_iter().chain(self.lanes.iter().flat_map(of_lane))
+        [self.root_range(), scratch].into_iter().chain(self.lanes.iter().flat_map(of_lane))
     }
 
     /// The log in these blocks.

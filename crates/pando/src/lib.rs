@@ -51,7 +51,7 @@ pub use layout::IndexLayout;
 pub use memory_server::{Backing, MemoryServer, MemoryServerConfig, memory_server_size};
 pub use options::{
     Access, CacheOptions, Config, Create, Durability, IndexOptions, MAX_COMPUTE_SERVERS, OpenOptions,
-    Ownership, READ_AHEAD,
+    Ownership, READ_AHEAD, RecoveryProgress,
 };
 pub use recovery::Recovery;
 pub use session::{

@@ -17,7 +17,7 @@ use crate::layout::with_layout;
 use crate::local::logs::{self, RedoneLog};
 use crate::local::open::node_layout_of;
 use crate::local::servers::audit_whole;
-use crate::options::Config;
+use crate::options::{Config, RecoveryProgress};
 use crate::place::{self, AnyEndpoint};
 use crate::shared::Shared;
 
@@ -85,7 +85,8 @@ fn redo_all(shared: &Shared, ep: &AnyEndpoint) -> Result<Recovery> {
     // 1. Bring the pages of each index to the end of its log.
     for place in block_on(ep, shared.pool.logs(ep))? {
         let Some(record) = records.iter().find(|record| record.id == place.index_id) else { continue };
-        let log = logs::redo(ep, &place, record)?;
+        let pages = |done, total| shared.config.report_recovery(RecoveryProgress::Pages { done, total });
+        let log = logs::redo(ep, &place, record, pages)?;
         recovery.indexes += 1;
         recovery.records += log.report.records;
         recovery.dropped += log.report.dropped;
@@ -108,7 +109,9 @@ fn blocks_in_use(
     records: &[IndexRecord],
 ) -> Result<Vec<(GlobalAddr, u64)>> {
     let mut blocks = logs::blocks(shared, ep)?;
-    for record in records {
+    for (done, record) in records.iter().enumerate() {
+        let (done, total) = (done as u64, records.len() as u64);
+        shared.config.report_recovery(RecoveryProgress::Indexes { done, total });
         if is_elf(record) {
             let audit = block_on(ep, audit_table(ep, &shared.pool, record));
             blocks.extend(audit.map_err(|error| Error::of_elf(&record.name, error))?.blocks);

@@ -1,5 +1,8 @@
 //! A process that works on a pool with a log is killed at random moments, again and again, and the pool is
-//! opened each time: everything that was answered or read is there.
+//! opened each time: everything that was answered or read is there. With the feature `power`, answers wait for the
+//! disk, and each sector of the file that changed since it was last persisted may be lost with the process.
+//!
+//! The process also drops, creates and loads an index, which is there as a whole or not at all.
 //!
 //! The child is this program again. Before each change and after each answer it notes the state of the key in
 //! a file that outlives it. A key has states 0, 1, 2, ..: it is absent in the even ones, and in state `s` it has
@@ -12,7 +15,7 @@ use std::process::{Command, ExitCode, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use pando::{Cluster, Config, Create, Durability, Index, IndexOptions, Session};
+use pando::{BulkOptions, Cluster, Config, Create, Durability, Error, Index, IndexOptions, Session};
 
 const PLAN: &str = "PANDO_TEST_PLAN";
 const PATH: &str = "PANDO_TEST_PATH";
@@ -77,7 +80,31 @@ impl Known {
 fn config(plan: &Plan, directory: &Path) -> Config {
     let config =
         Config::at(directory.join("pool")).memory(64 << 20).cache(plan.cache).create(Create::IfMissing);
-    config.huge_pages(false).durability(Durability::Process)
+    let durability = if cfg!(feature = "power") { Durability::Immediate } else { Durability::Process };
+    config.huge_pages(false).durability(durability)
+}
+
+/// Takes from the file what was not persisted, sector by sector.
+#[cfg(feature = "power")]
+fn lose_power(directory: &Path, round: u64) {
+    let mut random = round.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    let lost = pando_fabric_local::power::lose_power(&directory.join("pool"), || {
+        random = next(random);
+        random >> 63 == 1
+    });
+    lost.expect("no process has it open");
+}
+
+#[cfg(not(feature = "power"))]
+fn lose_power(_: &Path, _: u64) {}
+
+/// Where files cost no time: what is on the disk is known otherwise.
+fn directory() -> tempfile::TempDir {
+    match cfg!(feature = "power") {
+        true => tempfile::tempdir_in("/dev/shm"),
+        false => tempfile::tempdir(),
+    }
+    .expect("temporary directory")
 }
 
 fn key_of(key: u64) -> [u8; 8] {
@@ -123,12 +150,12 @@ fn main() -> ExitCode {
 
 fn run(number: usize, times: u64) {
     let plan = &PLANS[number];
-    let directory = tempfile::tempdir().expect("temporary directory");
+    let directory = directory();
     let directory = directory.path();
     let known = Known::open(directory);
     // A pool whose creator was killed is incomplete, and is to be created anew.
     Cluster::open(config(plan, directory)).expect("it is created").close().expect("it closes");
-    let (begun, mut recovered, mut records, mut pages) = (Instant::now(), 0, 0, 0);
+    let (begun, mut recovered, mut records, mut pages, mut loads) = (Instant::now(), 0, 0, 0, 0);
     for round in 0..times {
         let mut command = Command::new(std::env::current_exe().expect("own path"));
         command.env(PLAN, format!("{number}/{round}")).env(PATH, directory).stdout(Stdio::null());
@@ -138,6 +165,7 @@ fn run(number: usize, times: u64) {
         child.kill().expect("it runs");
         let status = child.wait().expect("it ends");
         assert!(!status.success() && status.code().is_none(), "{}: {status} in round {round}", plan.name);
+        lose_power(directory, round);
         let cluster = Cluster::open(config(plan, directory)).expect("it can be opened again");
         if let Some(recovery) = cluster.recovery() {
             recovered += 1;
@@ -145,16 +173,48 @@ fn run(number: usize, times: u64) {
             pages += recovery.pages;
         }
         check(plan, &known, &index_of(&cluster, plan), round);
+        loads += check_loaded(&cluster, round);
         let report = cluster.check().expect("at rest");
         assert!(report.is_clean(), "{}, round {round}: {:?}", plan.name, report.violations);
         cluster.close().expect("it closes");
     }
     let states: u64 = (0..ALL).map(|key| known.get(key, BEGUN)).sum();
     println!(
-        "{}: {times} kills, {recovered} recoveries, {records} records, {pages} pages, {states} states, {:.1?}",
+        "{}: {times} kills, {recovered} recoveries, {records} records, {pages} pages, {loads} loads, {states} states, {:.1?}",
         plan.name,
         begun.elapsed()
     );
+}
+
+const LOADED: &str = "loaded";
+/// Entries of a load.
+const LOAD: u64 = 1_500;
+
+/// Drops the loaded index, creates it, and loads it with values of this round.
+fn load(cluster: &Cluster, round: u64) {
+    match cluster.drop_index(LOADED) {
+        Ok(()) | Err(Error::UnknownIndex { .. }) => {}
+        Err(error) => panic!("it cannot be dropped: {error}"),
+    }
+    let index = cluster.create_index(LOADED, &IndexOptions::fixed(8, 8)).expect("it can be created");
+    let entry = |key: u64| (key.to_be_bytes(), round.to_be_bytes());
+    let entries: Vec<_> = (0..LOAD).map(entry).collect();
+    index.bulk_load(&entries[..], &BulkOptions::default()).expect("it can be loaded");
+}
+
+/// Checks that the loaded index has the entries of one round, or none; returns whether it has some.
+fn check_loaded(cluster: &Cluster, round: u64) -> u64 {
+    let index = match cluster.open_index(LOADED) {
+        Ok(index) => index,
+        Err(Error::UnknownIndex { .. } | Error::BadIndex { .. }) => return 0,
+        Err(error) => panic!("round {round}: {error}"),
+    };
+    let session = index.session().expect("a session");
+    let values = session.range(&[][..]..).map(|entry| entry.map(|(_, value)| value));
+    let values = values.collect::<Result<Vec<_>, _>>().expect("a scan");
+    assert!(values.is_empty() || values.len() as u64 == LOAD, "round {round}: {} entries", values.len());
+    assert!(values.iter().all(|value| *value == values[0]), "round {round}: entries of two rounds");
+    u64::from(!values.is_empty())
 }
 
 fn index_of(cluster: &Cluster, plan: &Plan) -> Index {
@@ -190,6 +250,7 @@ fn child(plan: &Plan, directory: &Path, round: u64) -> ExitCode {
             let (index, directory) = (&index, &directory);
             scope.spawn(move || work(plan, index, &Known::open(directory), thread, round));
         }
+        load(&cluster, round);
     });
     ExitCode::SUCCESS
 }

@@ -11,7 +11,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use pando_cache::defect::Defect;
 use pando_fabric::defect::defect;
 use pando_fabric::{Endpoint, Resource, Work, outlined};
-use pando_log::Log;
+use pando_log::{Entry, Log, Record};
 use pando_pool::{FailedReads, Placement, PoolError, ValueRef};
 
 use crate::change::{Blocked, Change, Expected, Outcome, apply, stored_len, work_of};
@@ -243,7 +243,10 @@ async fn store_long<'v, L: Layout, E: Endpoint>(
     change: impl FnOnce(Stored<'v>) -> Change<'v>,
 ) -> Result<Outcome> {
     let long = tree.pool.put_value(ctx.ep, Placement::LeastLoaded, value).await?;
-    let outcome = change_leaf(tree, ctx, key, &mut change(Stored::Long(long))).await;
+    let outcome = match journal::persist_value(tree, ctx, long).await {
+        Ok(()) => change_leaf(tree, ctx, key, &mut change(Stored::Long(long))).await,
+        Err(error) => Err(error),
+    };
     let is_stored = match &outcome {
         Ok(outcome) => outcome.changed,
         // An entry may refer to the value. Leak it rather than free it under the entry.
@@ -365,7 +368,7 @@ pub(crate) async fn settle<L: Layout, E: Endpoint>(
     outcome: Outcome,
 ) -> Result<Outcome> {
     let freed = match outcome.unlinked {
-        Some(value) => tree.pool.free_value(ctx.ep, value).await.map_err(DexError::from),
+        Some(value) => free_replaced(tree, ctx, value, outcome.seen).await,
         None => Ok(()),
     };
     let merged = match outcome.underfull {
@@ -378,6 +381,17 @@ pub(crate) async fn settle<L: Layout, E: Endpoint>(
     };
     freed.and(merged).map_err(wrap)?;
     Ok(outcome)
+}
+
+/// Frees a value that record `gsn` replaced.
+async fn free_replaced<L: Layout, E: Endpoint>(
+    tree: &Tree<L>,
+    ctx: Ctx<'_, E>,
+    value: ValueRef,
+    gsn: u64,
+) -> Result<()> {
+    journal::settled(tree, ctx, gsn).await?;
+    Ok(tree.pool.free_value(ctx.ep, value).await?)
 }
 
 /// READs the long value of the entry and compares it with the expected bytes. If they are equal, the change
@@ -512,11 +526,17 @@ async fn write_logged<L: Layout, E: Endpoint>(
     change: &Change<'_>,
     outcome: &Outcome,
 ) -> Attempt<()> {
-    let room = match outcome.is_in_place {
-        true => room::for_entry(tree, ctx, key, change).await?,
-        false => room::for_nodes(tree, ctx).await?,
+    let len = match outcome.is_in_place {
+        true => Entry::stored_len(tree.layout.key_bytes(key).len(), stored_len(change)),
+        false => Record::pages_len(1, page.len(), 0),
     };
-    let room = room.expect("there is a log");
+    let Some(room) = room::for_leaf_now(ctx, log, len).await? else {
+        // An operation that has room may wait for this leaf.
+        drop(ticket);
+        ctx.ep.recycle(page);
+        room::wait_for(tree, ctx, log, len).await?;
+        return Err(Retry::Restart);
+    };
     // The record stays in the log until the leaf is written.
     let hold = log.hold();
     let gsn = match outcome.is_in_place {

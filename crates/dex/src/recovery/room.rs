@@ -28,6 +28,25 @@ pub(crate) async fn for_entry<'t, L: Layout, E: Endpoint>(
     reserve(tree, ctx, log, Entry::stored_len(tree.layout.key_bytes(key).len(), stored_len(change))).await
 }
 
+/// Reserves room for a record of `len` bytes about a leaf without a frame; `None` if there is no room now. The caller holds the leaf's ticket, for which operations with room may wait.
+pub(crate) async fn for_leaf_now<'t, E: Endpoint>(
+    ctx: Ctx<'_, E>,
+    log: &'t Log,
+    len: usize,
+) -> Result<Room<'t>> {
+    Ok(log.reserve(ctx.ep, journal::lane_of(ctx, log), len, Share::Most).await?)
+}
+
+/// Waits until there is room for a record of `len` bytes. The caller holds nothing.
+pub(crate) async fn wait_for<L: Layout, E: Endpoint>(
+    tree: &Tree<L>,
+    ctx: Ctx<'_, E>,
+    log: &Log,
+    len: usize,
+) -> Result<()> {
+    reserve(tree, ctx, log, len).await.map(drop)
+}
+
 /// Reserves room for the images of some nodes and the address of a freed one.
 #[inline]
 pub(crate) async fn for_nodes<'t, L: Layout, E: Endpoint>(
@@ -77,6 +96,7 @@ async fn checkpoint<L: Layout, E: Endpoint>(
     log: &Log,
 ) -> Result<Option<u64>> {
     let Some(checkpoint) = log.begin_checkpoint() else { return Ok(None) };
+    journal::note_moved(tree, ctx, log).await?;
     let shape = journal::shape(tree, Share::All);
     let written = tree.cache.flush(ctx.worker, ctx.ep, shape).await?;
     checkpoint.end(ctx.ep).await?;

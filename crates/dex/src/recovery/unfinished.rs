@@ -107,7 +107,7 @@ async fn prepare<L: Layout, E: Endpoint>(tree: &Tree<L>, ctx: Ctx<'_, E>, left: 
             ctx.ep.recycle(page);
             Ok(())
         }
-        Unfinished::Unlinked(Unlinked { gsn, .. }) => journal::durable(tree, ctx, *gsn).await,
+        Unfinished::Unlinked(Unlinked { gsn, .. }) => journal::settled(tree, ctx, *gsn).await,
         Unfinished::Written(_) | Unfinished::Block(_) => Ok(()),
     }
 }
@@ -119,7 +119,7 @@ pub(crate) async fn write_logged<L: Layout, E: Endpoint>(
     logged: &Logged,
 ) -> Result<()> {
     if !defect(OfIndex::PageBeforeLog) {
-        journal::durable(tree, ctx, logged.gsn).await?;
+        journal::settled(tree, ctx, logged.gsn).await?;
     }
     let page = ctx.ep.buffer(tree.layout.node_size());
     logged.words.iter().enumerate().for_each(|(word, &value)| page.set(word, value));

@@ -14,6 +14,7 @@ use pando_fabric::defect::defect;
 use pando_fabric::{Endpoint, GlobalAddr, PageBuf, outlined};
 use pando_log::defect::OfIndex;
 use pando_log::{Entry, Image, Log, LogError, Record, Reservation, Share};
+use pando_pool::ValueRef;
 
 use crate::change::{Change, Outcome};
 use crate::error::{DexError, Result};
@@ -127,6 +128,28 @@ pub(crate) async fn durable<L: Layout, E: Endpoint>(tree: &Tree<L>, ctx: Ctx<'_,
     }
 }
 
+/// Waits until a page with record `gsn` may be written, or a block used again that this record freed.
+pub(crate) async fn settled<L: Layout, E: Endpoint>(tree: &Tree<L>, ctx: Ctx<'_, E>, gsn: u64) -> Result<()> {
+    match log_of(tree) {
+        Some(log) => Ok(outlined(Box::pin(log.settled(ctx.ep, lane_of(ctx, log), gsn))).await?),
+        None => Ok(()),
+    }
+}
+
+/// Waits until a new long value is persisted, before a record refers to it.
+pub(crate) async fn persist_value<L: Layout, E: Endpoint>(
+    tree: &Tree<L>,
+    ctx: Ctx<'_, E>,
+    value: ValueRef,
+) -> Result<()> {
+    let Some(log) = log_of(tree).filter(|log| log.persists()) else { return Ok(()) };
+    let mut blocks = Vec::new();
+    tree.pool
+        .visit_value_blocks(ctx.ep, value, |addr, bytes| blocks.push((addr, bytes.next_multiple_of(8))))
+        .await?;
+    Ok(log.persist_value(ctx.ep, &blocks).await?)
+}
+
 /// Number of the last record of the log.
 pub(crate) fn clock<L: Layout>(tree: &Tree<L>) -> u64 {
     log_of(tree).map_or(0, Log::clock)
@@ -222,7 +245,8 @@ async fn log_before_write<E: Endpoint>(
     if frame.validate(version).is_err() {
         return Ok(false);
     }
-    let lane = log.emptiest_lane();
+    // No worker waits for these records, and they may be many.
+    let lane = if has_moved { log.emptiest_lane() } else { 0 };
     if has_moved {
         let len = Record::pages_len(1, page.len(), 0);
         let Some(room) = log.reserve(ep, lane, len, share).await? else { return Ok(false) };
@@ -233,8 +257,29 @@ async fn log_before_write<E: Endpoint>(
         gsn = append_image(log, room, addr, &bytes);
         guard.release_unchanged();
     }
-    log.durable(ep, lane, gsn).await?;
+    log.settled(ep, lane, gsn).await?;
     Ok(true)
+}
+
+/// Appends the images that dirty nodes need before they are written, as far as the log has room, so that they
+/// share batches and are persisted together.
+pub(crate) async fn note_moved<L: Layout, E: Endpoint>(
+    tree: &Tree<L>,
+    ctx: Ctx<'_, E>,
+    log: &Log,
+) -> Result<()> {
+    let len = Record::pages_len(1, tree.layout.node_size(), 0);
+    for frame in tree.cache.dirty_frames().filter(|frame| frame.mark().has_moved) {
+        let lane = log.emptiest_lane();
+        let Some(room) = log.reserve(ctx.ep, lane, len, Share::All).await? else { break };
+        let Ok(version) = frame.optimistic() else { continue };
+        let Ok(guard) = frame.upgrade(version) else { continue };
+        if version.is_dirty() && frame.mark().has_moved {
+            note_nodes(tree, Some(room), &[frame], &[]);
+        }
+        guard.release_unchanged();
+    }
+    settled(tree, ctx, log.clock()).await
 }
 
 impl From<LogError> for DexError {

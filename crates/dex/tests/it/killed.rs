@@ -1,11 +1,14 @@
-//! A process with a log is killed in the middle of any verb, and recovered, again and again.
+//! A process with a log is killed in the middle of any verb, and recovered, again and again. Where the log is
+//! persisted, power is lost with it: each sector that changed since it was last persisted is an old or new one.
 //!
 //! A WRITE that is under way when the process dies arrives in any of its words. The test knows every answered
 //! and every *seen* state of each key: after recovery a key has the last of these, or a later one that was
-//! about to be made. The index and all blocks are audited.
+//! about to be made. If answers do not wait for the disk, this holds for the last ones that were persisted, and
+//! of the changes of each slot the first ones are there. The index and all blocks are audited.
 
 use std::cell::{Cell, RefCell};
 use std::pin::Pin;
+use std::rc::Rc;
 use std::sync::Arc;
 
 use pando_cache::{Admission, Cache, CacheConfig};
@@ -14,9 +17,10 @@ use pando_dex::layout::Layout;
 use pando_dex::layout::fixed::FixedLayout;
 use pando_dex::layout::slotted::SlottedLayout;
 use pando_dex::{Answers, Ctx, ScanRange, Tree, TreeConfig, redo};
+use pando_fabric::sectors::Sectors;
 use pando_fabric::{Endpoint, Fabric, GlobalAddr};
 use pando_fabric_local::{LocalConfig, LocalFabric};
-use pando_log::{Blocks, Contents, Log, Space};
+use pando_log::{Blocks, Contents, Log, Options, Persistence, Space};
 use pando_pool::{AttachMode, AttachOptions, Placement, Pool, PoolOptions, ProcessIdentity};
 use pando_rt::block_on;
 
@@ -27,37 +31,57 @@ const SLOTS: usize = 4;
 /// Keys of each slot, which only that slot changes.
 const KEYS: usize = 24;
 const SEGMENT: u64 = 8192;
+/// Segments of both lanes.
+const SEGMENTS: usize = 16;
 
 /// States of a key in order; the first is absence.
-#[derive(Default)]
 struct History {
-    states: Vec<Option<Vec<u8>>>,
+    /// With the number of the change that led to it.
+    states: Vec<(u64, Option<Vec<u8>>)>,
     /// The last state that was answered or seen.
     known: usize,
+    /// The last state that a loss of power must leave, if answers do not wait for the disk.
+    persisted: usize,
 }
 
 impl History {
-    fn new() -> Self {
-        Self { states: vec![None], known: 0 }
+    fn of(state: Option<Vec<u8>>) -> Self {
+        Self { states: vec![(0, state)], known: 0, persisted: 0 }
     }
 
     /// A lookup that began when `least` was known has found this.
     fn see(&mut self, least: usize, found: Option<&[u8]>) {
-        let at = (least..self.states.len()).find(|&at| self.states[at].as_deref() == found);
+        let at = (least..self.states.len()).find(|&at| self.states[at].1.as_deref() == found);
         let at = at.unwrap_or_else(|| panic!("{found:?} was found, not one of {:?}", &self.states[least..]));
         self.known = self.known.max(at);
+    }
+
+    /// Number of the first change that led to `found`, from state `known` on.
+    fn made_by(&self, found: Option<&[u8]>) -> Option<u64> {
+        let later = &self.states[self.known..];
+        later.iter().find(|(_, state)| state.as_deref() == found).map(|(number, _)| *number)
+    }
+
+    /// Whether this is possible after all changes up to `last` of the key's slot have been made.
+    fn may_be(&self, found: Option<&[u8]>, last: u64) -> bool {
+        let is_last = |at: usize| self.states.get(at + 1).is_none_or(|(number, _)| *number > last);
+        (self.known..self.states.len()).any(|at| self.states[at].1.as_deref() == found && is_last(at))
     }
 }
 
 /// What is the same in all lives of the index.
 struct World<L> {
     fabric: LocalFabric,
+    sectors: Rc<Sectors>,
+    persistence: Persistence,
     layout: L,
     root: GlobalAddr,
     log: GlobalAddr,
     keys: RefCell<Vec<History>>,
     /// Makes values unique.
-    count: RefCell<u64>,
+    count: Cell<u64>,
+    /// Slots that are at work.
+    working: Cell<usize>,
     /// The key whose change was begun last. Lookups often ask for it, before its change is answered.
     last: Cell<usize>,
 }
@@ -72,7 +96,7 @@ fn key_of(number: usize) -> [u8; 8] {
 }
 
 impl<L: Layout> World<L> {
-    fn new(layout: L, seed: u64) -> Self {
+    fn new(layout: L, persistence: Persistence, seed: u64) -> Self {
         let sizes = vec![2 << 20];
         let fabric =
             LocalFabric::new(LocalConfig { server_sizes: sizes, huge_pages: false }).expect("memory");
@@ -82,32 +106,38 @@ impl<L: Layout> World<L> {
                 Pool::create(&ep, PoolOptions::new(attach(AttachMode::ReadWrite))).await.expect("a pool");
             let root = Tree::create(&ep, &pool, layout, INDEX, &[]).await.expect("a root");
             let mut lanes = vec![Vec::new(), Vec::new()];
-            for i in 0..16 {
+            for i in 0..SEGMENTS {
                 let at = pool.alloc(&ep, Placement::LeastLoaded, SEGMENT).await.expect("a segment");
                 lanes[i % 2].push(at);
             }
-            let log = pool.alloc(&ep, Placement::LeastLoaded, Space::root_bytes(2, 8)).await.expect("a root");
+            let log = pool
+                .alloc(&ep, Placement::LeastLoaded, Space::root_bytes(2, SEGMENTS / 2))
+                .await
+                .expect("a root");
             let scratch = pool.alloc(&ep, Placement::LeastLoaded, SEGMENT).await.expect("a segment");
             let blocks = Blocks { root: log, scratch, lanes, segment_bytes: SEGMENT };
             Log::create(&ep, INDEX, blocks).await.expect("a log");
             pool.detach(&ep).await.expect("it is closed");
             (root, log)
         });
-        let keys = (0..SLOTS * KEYS).map(|_| History::new()).collect();
+        let keys = (0..SLOTS * KEYS).map(|_| History::of(None)).collect();
         Self {
             fabric,
+            sectors: Rc::default(),
+            persistence,
             layout,
             root,
             log,
             keys: RefCell::new(keys),
-            count: RefCell::default(),
+            count: Cell::new(0),
+            working: Cell::new(0),
             last: Cell::new(0),
         }
     }
 
     fn value(&self, random: u64) -> Vec<u8> {
-        *self.count.borrow_mut() += 1;
-        let count = self.count.borrow().to_le_bytes();
+        self.count.set(self.count.get() + 1);
+        let count = self.count.get().to_le_bytes();
         if self.layout.value_is_inline(&[0; 16]).is_err() {
             return count.to_vec();
         }
@@ -130,6 +160,10 @@ impl<L: Layout> World<L> {
         tree
     }
 
+    fn options(&self) -> Options {
+        Options { persistence: self.persistence, ..Options::default() }
+    }
+
     async fn contents<E: Endpoint>(&self, ep: &E) -> Contents {
         let space = Space::read(ep, self.log).await.expect("the log is there");
         Contents::read(ep, space).await.expect("the log can be read")
@@ -139,13 +173,13 @@ impl<L: Layout> World<L> {
     async fn recover<E: Endpoint>(&self, ep: &E) {
         let pool = Pool::attach(ep, attach(AttachMode::Repair)).await.expect("nobody lives");
         let contents = self.contents(ep).await;
-        redo(ep, self.layout, &contents).await.expect("it can be redone");
+        redo(ep, self.layout, &contents, |_, _| ()).await.expect("it can be redone");
         let tree = self.open(ep, &pool, None, 64).await;
         let report = audit(ep, &[&tree]).await.expect("it can be read");
         assert_eq!(report.violations, Vec::<String>::new());
         let blocks = report.blocks.iter().chain(contents.space().blocks()).collect::<Vec<_>>();
         pool.rebuild_allocation(ep, blocks).await.expect("no block is used twice");
-        Log::resume(ep, contents).await.expect("the log opens");
+        Log::resume(ep, contents, self.options()).await.expect("the log opens");
         pool.detach(ep).await.expect("it is closed");
     }
 
@@ -154,37 +188,98 @@ impl<L: Layout> World<L> {
         let pool = Pool::attach(ep, attach(AttachMode::ReadOnlyUnclean)).await.expect("it is there");
         let tree = self.open(ep, &pool, None, 64).await;
         let worker = tree.cache().worker();
-        for number in 0..SLOTS * KEYS {
-            let mut value = Vec::new();
-            let found = tree.get(Ctx { ep, worker: &worker }, &key_of(number), &mut value).await;
-            let found = found.expect("a lookup").then_some(value);
-            let history = &mut self.keys.borrow_mut()[number];
-            let possible = &history.states[history.known..];
-            assert!(possible.contains(&found), "key {number} is {found:?}, not one of {possible:?}");
-            *history = History { states: vec![found], known: 0 };
+        let keys = &mut *self.keys.borrow_mut();
+        for (slot, keys) in keys.chunks_mut(KEYS).enumerate() {
+            let mut all = Vec::new();
+            for number in slot * KEYS..(slot + 1) * KEYS {
+                let mut value = Vec::new();
+                let found = tree.get(Ctx { ep, worker: &worker }, &key_of(number), &mut value).await;
+                all.push(found.expect("a lookup").then_some(value));
+            }
+            let made = keys.iter().zip(&all).enumerate().map(|(i, (key, found))| {
+                let possible = &key.states[key.known..];
+                let made = key.made_by(found.as_deref());
+                made.unwrap_or_else(|| panic!("key {i} of {slot} is {found:?}, not one of {possible:?}"))
+            });
+            let last = made.max().unwrap_or(0);
+            for (i, (key, found)) in keys.iter_mut().zip(all).enumerate() {
+                let states = &key.states;
+                assert!(
+                    key.may_be(found.as_deref(), last),
+                    "key {i} of {slot} is {found:?} of {states:?} after change {last}"
+                );
+                *key = History::of(found);
+            }
         }
+    }
+
+    /// Power is lost.
+    fn lose_power(&self, ep: &impl Endpoint) {
+        block_on(ep, self.sectors.lose_power(ep)).expect("memory");
+        if self.persistence == Persistence::Later {
+            self.keys.borrow_mut().iter_mut().for_each(|key| key.known = key.persisted);
+        }
+    }
+
+    /// Persists the log now and then, or when somebody waits for that, while others work.
+    async fn serve(&self, ep: &Mortal, log: &Log) {
+        while self.working.get() > 0 {
+            if log.is_awaited() || self.persistence == Persistence::Later && ep.random().is_multiple_of(64) {
+                let known: Vec<_> = self.keys.borrow().iter().map(|key| key.known).collect();
+                log.persist(ep).await.expect("memory");
+                let mut keys = self.keys.borrow_mut();
+                keys.iter_mut().zip(known).for_each(|(key, known)| key.persisted = known.max(key.persisted));
+            }
+            ep.yield_now().await;
+        }
+    }
+
+    async fn count_work<T>(&self, work: impl Future<Output = T>) -> T {
+        let done = work.await;
+        self.working.set(self.working.get() - 1);
+        done
     }
 
     /// Runs operations until the process dies, or for a while.
     fn live(&self, ep: &Mortal, frames: usize, operations: usize) {
         let started = mortal::run_one(ep, async {
             let pool = Pool::attach(ep, attach(AttachMode::ReadWrite)).await.expect("it was closed");
-            let log = Log::resume(ep, self.contents(ep).await).await.expect("the log opens");
-            let tree = self.open(ep, &pool, Some(Arc::new(log)), frames).await;
-            (pool, tree)
+            let log = Log::resume(ep, self.contents(ep).await, self.options()).await.expect("the log opens");
+            let log = Arc::new(log);
+            let tree = self.open(ep, &pool, Some(Arc::clone(&log)), frames).await;
+            (pool, log, tree)
         });
-        let Some((pool, tree)) = started else { return };
+        let Some((pool, log, tree)) = started else { return };
         let worker = tree.cache().worker();
         let ctx = Ctx { ep, worker: &worker };
-        let slots = (0..SLOTS).map(|slot| {
-            Box::pin(self.operate(ctx, &tree, slot, operations)) as Pin<Box<dyn Future<Output = ()> + '_>>
-        });
-        mortal::run(ep, slots.collect());
+        // Without a server, those who wait persist the log themselves.
+        let serves = self.persistence == Persistence::Later || ep.random().is_multiple_of(2);
+        if serves {
+            log.serve(Box::new(|| ()));
+        }
+        let work = |slot| self.count_work(self.operate(ctx, &tree, slot, operations));
+        let slots = (0..SLOTS).map(|slot| Box::pin(work(slot)) as Pin<Box<dyn Future<Output = ()> + '_>>);
+        self.run(ep, serves.then_some(&log), slots.collect());
         // Half of those that live on write everything back, but die before they leave the pool.
         if !ep.is_dead() && ep.random().is_multiple_of(2) {
-            mortal::run_one(ep, async { tree.flush(ctx).await.map(drop).expect("it can be written") });
+            let flush = async { tree.flush(ctx).await.map(drop).expect("it can be written") };
+            self.run(ep, serves.then_some(&log), vec![Box::pin(self.count_work(flush))]);
         }
         drop(pool);
+    }
+
+    /// Polls slots that count as work, beside one that serves the log.
+    fn run<'s>(
+        &'s self,
+        ep: &'s Mortal,
+        log: Option<&'s Arc<Log>>,
+        mut slots: Vec<Pin<Box<dyn Future<Output = ()> + 's>>>,
+    ) {
+        self.working.set(slots.len());
+        if let Some(log) = log {
+            slots.push(Box::pin(self.serve(ep, log)));
+        }
+        mortal::run(ep, slots);
     }
 
     async fn operate(&self, ctx: Ctx<'_, Mortal>, tree: &Tree<L>, slot: usize, operations: usize) {
@@ -219,7 +314,8 @@ impl<L: Layout> World<L> {
     fn begin(&self, number: usize, state: Option<Vec<u8>>) -> usize {
         let mut keys = self.keys.borrow_mut();
         self.last.set(number);
-        keys[number].states.push(state);
+        self.count.set(self.count.get() + 1);
+        keys[number].states.push((self.count.get(), state));
         keys[number].states.len() - 1
     }
 
@@ -251,20 +347,28 @@ impl<L: Layout> World<L> {
 }
 
 /// Several lives of one index, of random length, the recoveries between them included.
-fn run<L: Layout>(layout: L, seed: u64) {
-    let world = World::new(layout, seed);
-    let ep = |left, life: u64, slots| {
-        let ep = world.fabric.endpoint(seed.wrapping_mul(31).wrapping_add(life)).expect("an endpoint");
-        Mortal::new(ep, left, slots)
-    };
+fn run<L: Layout>(layout: L, persistence: Persistence, seed: u64) {
+    let world = World::new(layout, persistence, seed);
+    let cuts = persistence != Persistence::Never;
+    let raw =
+        |life: u64| world.fabric.endpoint(seed.wrapping_mul(31).wrapping_add(life)).expect("an endpoint");
+    let ep = |left, life: u64, slots| Mortal::new(raw(life), Rc::clone(&world.sectors), left, slots);
     for life in 0..6 {
         let random = ep(None, life, 1).random();
-        let (verbs, frames) = (random as u32 % 1500, 12 + random as usize % 53);
-        world.live(&ep(Some(verbs), life, SLOTS as u32), frames, 150);
+        // A checkpoint may log an image of each node in the cache, in a quarter of the log.
+        let most = SEGMENTS * SEGMENT as usize / 4 / layout.node_size();
+        let (verbs, frames) = (random as u32 % 1500, (12 + random as usize % 53).min(most));
+        world.live(&ep(Some(verbs), life, SLOTS as u32 + 1), frames, 150);
+        if cuts {
+            world.lose_power(&raw(life + 300));
+        }
         if life % 2 == 1 {
             let left = (random >> 32) as u32 % 150;
             let dying = ep(Some(left), life + 100, 1);
             mortal::run_one(&dying, world.recover(&dying));
+            if cuts && random >> 63 == 1 {
+                world.lose_power(&raw(life + 400));
+            }
         }
         let whole = ep(None, life + 200, 1);
         block_on(&whole, async {
@@ -282,20 +386,48 @@ fn seeds(run: impl Fn(u64)) {
     }
 }
 
+fn small_nodes() -> FixedLayout {
+    FixedLayout::new(256, 8, 8).expect("a layout").with_fanout_limit(4)
+}
+
+/// Nodes of several sectors.
+fn nodes_of_sectors() -> FixedLayout {
+    FixedLayout::new(2048, 8, 8).expect("a layout").with_fanout_limit(4)
+}
+
+fn slotted(bytes: usize) -> SlottedLayout {
+    SlottedLayout::new(bytes).expect("a layout").with_fanout_limit(5)
+}
+
 #[test]
 fn fixed_nodes_lose_nothing_that_was_answered_or_seen() {
-    seeds(|seed| run(FixedLayout::new(256, 8, 8).expect("a layout").with_fanout_limit(4), seed));
+    seeds(|seed| run(small_nodes(), Persistence::Never, seed));
 }
 
 #[test]
 fn slotted_nodes_lose_nothing_that_was_answered_or_seen() {
-    seeds(|seed| run(SlottedLayout::new(512).expect("a layout").with_fanout_limit(5), seed));
+    seeds(|seed| run(slotted(512), Persistence::Never, seed));
+}
+
+#[test]
+fn fixed_nodes_lose_nothing_with_the_power() {
+    seeds(|seed| run(nodes_of_sectors(), Persistence::BeforeAnswer, seed));
+}
+
+#[test]
+fn slotted_nodes_lose_nothing_with_the_power() {
+    seeds(|seed| run(slotted(1024), Persistence::BeforeAnswer, seed));
+}
+
+#[test]
+fn what_was_persisted_survives_a_loss_of_power_without_holes() {
+    seeds(|seed| run(nodes_of_sectors(), Persistence::Later, seed));
+    seeds(|seed| run(slotted(1024), Persistence::Later, seed));
 }
 
 /// Whether one of some seeds finds something wrong.
 #[cfg(feature = "defects")]
-fn is_found<D: pando_fabric::defect::Defect>(defect: D) {
-    let run = |seed| run(FixedLayout::new(256, 8, 8).expect("a layout").with_fanout_limit(4), seed);
+fn is_found<D: pando_fabric::defect::Defect>(defect: D, run: impl Fn(u64) + std::panic::RefUnwindSafe) {
     let found = (0..200).find(|&seed| {
         pando_fabric::defect::with_defect(Some(defect), || std::panic::catch_unwind(|| run(seed)).is_err())
     });
@@ -307,6 +439,15 @@ fn is_found<D: pando_fabric::defect::Defect>(defect: D) {
 #[test]
 fn each_defect_of_the_use_of_the_log_is_found() {
     use pando_log::defect::{Defect, OfIndex};
-    OfIndex::ALL.into_iter().for_each(is_found);
-    is_found(Defect::AckBeforeLog);
+    let run = |seed| run(small_nodes(), Persistence::Never, seed);
+    OfIndex::ALL.into_iter().for_each(|defect| is_found(defect, run));
+    is_found(Defect::AckBeforeLog, run);
+}
+
+#[cfg(feature = "defects")]
+#[test]
+fn each_defect_of_a_log_that_is_persisted_is_found() {
+    for defect in pando_log::defect::OfPower::ALL {
+        is_found(defect, |seed| run(slotted(1024), Persistence::BeforeAnswer, seed));
+    }
 }

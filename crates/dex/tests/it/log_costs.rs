@@ -12,7 +12,7 @@ use pando_dex::layout::fixed::FixedLayout;
 use pando_dex::{Ctx, Tree, TreeConfig};
 use pando_fabric::{Endpoint, Fabric, GlobalAddr, VerbCounts};
 use pando_fabric_local::{LocalConfig, LocalFabric};
-use pando_log::{Blocks, Contents, Log, Space};
+use pando_log::{Blocks, Contents, Log, Options, Space};
 use pando_pool::Placement;
 use pando_rt::{Worker, block_on};
 use pando_workload::{Rng, Zipf};
@@ -41,7 +41,7 @@ async fn open_log<E: Endpoint>(ep: &E, cluster: &Cluster<FixedLayout>, lanes: us
     let blocks = Blocks { root, scratch: alloc(SEGMENT).await, lanes: segments, segment_bytes: SEGMENT };
     let space = Log::create(ep, INDEX, blocks).await.expect("a log");
     let contents = Contents::read(ep, space).await.expect("a new log");
-    Arc::new(Log::resume(ep, contents).await.expect("it opens"))
+    Arc::new(Log::resume(ep, contents, Options::default()).await.expect("it opens"))
 }
 
 async fn operate<E: Endpoint>(

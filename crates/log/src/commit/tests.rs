@@ -27,41 +27,41 @@ fn put(commit: &Commit, lane: usize) -> u64 {
 
 #[cfg(not(shuttle))]
 #[test]
-fn a_record_is_durable_once_all_before_it_are() {
-    let commit = Commit::new(&space(), 3, 10);
-    assert!(commit.is_durable(10));
+fn a_record_is_logged_once_all_before_it_are() {
+    let commit = Commit::new(&space(), 3, 10, false);
+    assert!(commit.is_logged(10));
     let (first, second) = (put(&commit, 0), put(&commit, 1));
     assert_eq!((first, second), (11, 12));
     let batch = commit.take(1).expect("a batch");
     commit.end(1, batch.seq, true);
-    assert!(!commit.is_durable(first) && !commit.is_durable(second));
+    assert!(!commit.is_logged(first) && !commit.is_logged(second));
     let batch = commit.take(0).expect("a batch");
     commit.end(0, batch.seq, false);
-    assert!(!commit.is_durable(first));
+    assert!(!commit.is_logged(first));
     let again = commit.take(0).expect("the batch whose WRITE failed");
     assert_eq!((again.seq, again.spot, &again.bytes), (batch.seq, batch.spot, &batch.bytes));
     commit.end(0, again.seq, true);
-    assert!(commit.is_durable(second));
+    assert!(commit.is_logged(second));
 }
 
 #[cfg(not(shuttle))]
 #[test]
 fn two_batches_are_outstanding_and_end_in_order() {
-    let commit = Commit::new(&space(), 3, 0);
+    let commit = Commit::new(&space(), 3, 0, false);
     let one = (put(&commit, 0), commit.take(0).expect("a batch")).1.seq;
     let two = (put(&commit, 0), commit.take(0).expect("a second")).1.seq;
     put(&commit, 0);
     assert!(commit.take(0).is_none(), "no third");
     commit.end(0, two, true);
-    assert!(!commit.is_durable(1) && commit.is_behind(0, 1));
+    assert!(!commit.is_logged(1) && commit.is_behind(0, 1));
     commit.end(0, one, true);
-    assert!(commit.is_durable(2) && !commit.is_durable(3) && commit.take(0).is_some());
+    assert!(commit.is_logged(2) && !commit.is_logged(3) && commit.take(0).is_some());
 }
 
 #[cfg(not(shuttle))]
 #[test]
 fn a_full_ring_takes_no_record_before_its_space_is_free() {
-    let commit = Commit::new(&space(), 3, 0);
+    let commit = Commit::new(&space(), 3, 0, false);
     let mut last = 0;
     let crowded = loop {
         match commit.reserve(0, 40, Share::All) {
@@ -111,7 +111,7 @@ mod shuttle_commit {
     }
 
     fn run() {
-        let shared = Arc::new((Commit::new(&space(), 3, 0), Memory::default()));
+        let shared = Arc::new((Commit::new(&space(), 3, 0, false), Memory::default()));
         let threads: Vec<_> = (0..3)
             .map(|number| {
                 let shared = Arc::clone(&shared);
@@ -120,7 +120,7 @@ mod shuttle_commit {
                     for round in 0..2 {
                         let mine = put(commit, number % LANES);
                         let mut fails = number == 0 && round == 1;
-                        while !commit.is_durable(mine) {
+                        while !commit.is_logged(mine) {
                             for lane in 0..LANES {
                                 if commit.is_behind(lane, mine) && post(commit, memory, lane, fails) {
                                     fails = false;
@@ -139,7 +139,7 @@ mod shuttle_commit {
     }
 
     #[test]
-    fn what_is_durable_is_in_the_log_under_any_schedule() {
+    fn what_is_logged_is_in_the_log_under_any_schedule() {
         let text = std::env::var("SHUTTLE_ITERATIONS").ok();
         let iterations = text.and_then(|text| text.parse().ok()).unwrap_or(1000);
         shuttle::check_random(run, iterations);

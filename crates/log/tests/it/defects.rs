@@ -1,14 +1,15 @@
 //! Each seeded defect is found by random steps within a bounded number of seeds, and nothing is found without one.
 
 use pando_fabric::defect::with_defect;
-use pando_log::defect::Defect;
+use pando_log::Persistence;
+use pando_log::defect::{Defect, OfPower};
 
 use crate::model::{LANES, Model, Step};
 
 const SEEDS: u64 = 2000;
 
 /// Random steps of a seed; the numbers are those of splitmix64.
-fn run(seed: u64) -> Result<(), String> {
+fn run(persistence: Persistence, seed: u64) -> Result<(), String> {
     let mut state = seed;
     let mut random = move |below: u64| {
         state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
@@ -18,7 +19,7 @@ fn run(seed: u64) -> Result<(), String> {
     };
     // Some seeds use one lane only, and some never crash before the end, so that rings go round.
     let (lanes, kinds) = (1 + random(LANES as u64), 18 + 2 * random(2));
-    let mut model = Model::new();
+    let mut model = Model::new(persistence);
     for _ in 0..120 {
         let lane = random(lanes) as usize;
         let (until, bytes) = (random(8) as u32, random(200) as usize);
@@ -27,27 +28,35 @@ fn run(seed: u64) -> Result<(), String> {
             12..=14 => Step::Durable { lane },
             15..=16 => Step::Fault { until, bytes },
             17 => Step::Truncate { except: random(20) },
-            18 => Step::Crash,
+            18 => Step::PowerCut,
             _ => Step::CrashTwice { until, bytes },
         })?;
     }
-    model.step(Step::Crash)
+    model.step(Step::PowerCut)
 }
 
-fn found(defect: Option<Defect>) -> Option<u64> {
-    (0..SEEDS).find(|&seed| with_defect(defect, || run(seed)).is_err())
+fn found<D: Copy + pando_fabric::defect::Defect>(persistence: Persistence, defect: Option<D>) -> Option<u64> {
+    (0..SEEDS).find(|&seed| with_defect(defect, || run(persistence, seed)).is_err())
 }
 
 #[test]
 fn nothing_is_found_without_a_defect() {
-    assert_eq!(found(None), None);
+    for persistence in [Persistence::Never, Persistence::Later, Persistence::BeforeAnswer] {
+        assert_eq!(found(persistence, None::<Defect>), None, "{persistence:?}");
+    }
 }
 
 #[test]
 fn each_defect_is_found() {
-    for defect in Defect::ALL {
-        let seed = found(Some(defect));
+    let check = |defect: &dyn std::fmt::Debug, seed: Option<u64>| {
         assert!(seed.is_some(), "{defect:?} is not found by {SEEDS} seeds");
         println!("{defect:?}: seed {}", seed.expect("just checked"));
+    };
+    for defect in Defect::ALL {
+        check(&defect, found(Persistence::Never, Some(defect)));
+    }
+    // The others concern pages and values.
+    for defect in [OfPower::AnswerBeforePersist, OfPower::ReuseBeforePersist] {
+        check(&defect, found(Persistence::BeforeAnswer, Some(defect)));
     }
 }

@@ -1,7 +1,9 @@
-//! An endpoint of local memory whose next WRITEs can be lost, in whole or behind some byte.
+//! An endpoint of local memory whose next WRITEs can be lost, in whole or behind some byte, and that may lose what
+//! is not persisted.
 
 use std::cell::Cell;
 
+use pando_fabric::sectors::Sectors;
 use pando_fabric::{
     Chain, Endpoint, EndpointState, Fabric, FabricError, GlobalAddr, MemoryServerId, Nanos, PageBuf,
     RegionInfo, Request, Result, VerbResult,
@@ -14,12 +16,18 @@ pub struct Faulty {
     pub until: Cell<Option<u32>>,
     /// Bytes of that one that arrive.
     pub bytes: Cell<usize>,
+    sectors: Sectors,
 }
 
 impl Faulty {
     pub fn new(fabric: &LocalFabric) -> Self {
         let inner = fabric.endpoint(7).expect("an endpoint");
-        Self { inner, until: Cell::new(None), bytes: Cell::new(0) }
+        Self { inner, until: Cell::new(None), bytes: Cell::new(0), sectors: Sectors::default() }
+    }
+
+    /// What is not persisted is lost, or not, sector by sector.
+    pub async fn lose_power(&self) {
+        self.sectors.lose_power(&self.inner).await.expect("memory");
     }
 }
 
@@ -43,6 +51,7 @@ impl Endpoint for Faulty {
     }
 
     async fn write(&self, at: GlobalAddr, from: PageBuf) -> Result<PageBuf> {
+        self.sectors.before_write(&self.inner, at, from.window_len() as u64).await?;
         match self.until.get() {
             None => return self.inner.write(at, from).await,
             Some(more @ 1..) => {
@@ -100,6 +109,11 @@ impl Endpoint for Faulty {
 
     async fn reserve(&self, at: GlobalAddr, len: u64) -> Result<()> {
         self.inner.reserve(at, len).await
+    }
+
+    async fn persist(&self, at: GlobalAddr, len: u64) -> Result<()> {
+        self.sectors.persist(at, len).end();
+        Ok(())
     }
 
     fn regions(&self) -> &[RegionInfo] {

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use pando_fabric::GlobalAddr;
 use pando_fabric_local::LocalFabric;
-use pando_log::{Blocks, Change, Contents, Entry, Log, LogError, Record, Share, Space};
+use pando_log::{Blocks, Change, Contents, Entry, Log, LogError, Options, Persistence, Record, Share, Space};
 use pando_rt::block_on;
 
 use crate::faulty::{Faulty, block, fabric};
@@ -35,6 +35,10 @@ pub enum Step {
         except: u64,
     },
     Crash,
+    /// Persists what is in the log.
+    Persist,
+    /// Power is lost, if the log is to survive that; else the process dies.
+    PowerCut,
     /// The process that recovers dies as well, while it opens the log.
     CrashTwice {
         until: u32,
@@ -50,6 +54,9 @@ pub struct Model {
     records: BTreeMap<u64, Vec<u8>>,
     /// Everything up to here was answered.
     answered: u64,
+    /// Everything up to here must survive a loss of power.
+    persisted: u64,
+    persistence: Persistence,
     /// Horizons that the log may have: at least the first, at most the second.
     horizons: Cell<(u64, u64)>,
 }
@@ -83,7 +90,7 @@ fn values(contents: &Contents) -> Result<BTreeMap<u64, Vec<u8>>, String> {
 }
 
 impl Model {
-    pub fn new() -> Self {
+    pub fn new(persistence: Persistence) -> Self {
         let fabric = fabric();
         let ep = Faulty::new(&fabric);
         let lanes = (0..LANES).map(|lane| vec![block(2 + 2 * lane), block(3 + 2 * lane)]).collect();
@@ -91,8 +98,15 @@ impl Model {
         block_on(&ep, Log::create(&ep, 7, blocks)).expect("a log");
         let contents = read(&fabric).expect("a new log");
         assert!(contents.is_empty() && contents.clock() == 0);
-        let log = block_on(&ep, Log::resume(&ep, contents)).expect("it opens");
-        Self { fabric, ep, log, records: BTreeMap::new(), answered: 0, horizons: Cell::new((1, 1)) }
+        let options = Options { persistence, ..Options::default() };
+        let log = block_on(&ep, Log::resume(&ep, contents, options)).expect("it opens");
+        let (records, horizons) = (BTreeMap::new(), Cell::new((1, 1)));
+        Self { fabric, ep, log, records, answered: 0, persisted: 0, persistence, horizons }
+    }
+
+    async fn resume(&self, contents: Contents) -> Result<Log, LogError> {
+        let options = Options { persistence: self.persistence, ..Options::default() };
+        Log::resume(&self.ep, contents, options).await
     }
 
     /// # Errors
@@ -114,13 +128,21 @@ impl Model {
                 let unanswered = self.log.clock() - self.answered;
                 let _ = block_on(&self.ep, self.truncate(unanswered + except));
             }
-            Step::Crash => return self.crash(None),
-            Step::CrashTwice { until, bytes } => return self.crash(Some((until, bytes))),
+            Step::Crash => return self.crash(false, None),
+            Step::Persist => {
+                let answered = self.answered;
+                block_on(&self.ep, self.log.persist(&self.ep)).map_err(|error| error.to_string())?;
+                self.persisted = answered;
+            }
+            Step::PowerCut => return self.crash(true, None),
+            Step::CrashTwice { until, bytes } => return self.crash(true, Some((until, bytes))),
         }
         Ok(())
     }
 
     async fn truncate(&self, except: u64) -> Result<(), LogError> {
+        // The pages are written.
+        self.log.settled(&self.ep, 0, self.answered).await?;
         let checkpoint = self.log.begin_checkpoint().expect("one at a time").except(except);
         let (horizon, (least, most)) = (checkpoint.horizon(), self.horizons.get());
         self.horizons.set((least, most.max(horizon)));
@@ -154,15 +176,25 @@ impl Model {
         Ok(())
     }
 
-    fn crash(&mut self, again: Option<(u32, usize)>) -> Result<(), String> {
+    fn crash(&mut self, cuts: bool, again: Option<(u32, usize)>) -> Result<(), String> {
         self.ep.until.set(None);
+        let cuts = cuts && self.persistence != Persistence::Never;
+        if cuts {
+            block_on(&self.ep, self.ep.lose_power());
+            if self.persistence == Persistence::Later {
+                self.answered = self.persisted;
+            }
+        }
         let mut contents = read(&self.fabric)?;
         let found = values(&contents)?;
         self.check(&found, contents.clock())?;
         if let Some((until, bytes)) = again {
             self.step(Step::Fault { until, bytes })?;
-            let opened = block_on(&self.ep, Log::resume(&self.ep, contents));
+            let opened = block_on(&self.ep, self.resume(contents));
             self.ep.until.set(None);
+            if cuts {
+                block_on(&self.ep, self.ep.lose_power());
+            }
             contents = read(&self.fabric)?;
             let second = values(&contents)?;
             let may_be_all = opened.is_err();
@@ -171,9 +203,9 @@ impl Model {
             }
         }
         let clock = contents.clock();
-        self.log = block_on(&self.ep, Log::resume(&self.ep, contents)).map_err(|error| error.to_string())?;
+        self.log = block_on(&self.ep, self.resume(contents)).map_err(|error| error.to_string())?;
         self.records.clear();
-        self.answered = clock;
+        (self.answered, self.persisted) = (clock, clock);
         self.horizons.set((clock + 1, clock + 1));
         Ok(())
     }

@@ -1,7 +1,9 @@
-//! Any steps: appends, WRITEs that arrive in part, truncations, crashes, and crashes of the process that recovers.
+//! Any steps: appends, WRITEs that arrive in part, truncations, crashes, losses of power, and both during recovery.
 
 use proptest::collection::vec;
 use proptest::prelude::*;
+
+use pando_log::Persistence;
 
 use crate::model::{LANES, Model, Step};
 
@@ -13,17 +15,23 @@ fn step() -> impl Strategy<Value = Step> {
         2 => fault().prop_map(|(until, bytes)| Step::Fault { until, bytes }),
         1 => (0..20u64).prop_map(|except| Step::Truncate { except }),
         1 => Just(Step::Crash),
+        1 => Just(Step::PowerCut),
+        1 => Just(Step::Persist),
         1 => fault().prop_map(|(until, bytes)| Step::CrashTwice { until, bytes }),
     ]
 }
 
+fn persistence() -> impl Strategy<Value = Persistence> {
+    prop_oneof![Just(Persistence::Never), Just(Persistence::Later), Just(Persistence::BeforeAnswer)]
+}
+
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(3000))]
+    #![proptest_config(ProptestConfig::with_cases(9000))]
 
     #[test]
-    fn what_was_answered_is_in_the_log(steps in vec(step(), 1..120)) {
-        let mut model = Model::new();
-        for step in steps.into_iter().chain([Step::Crash]) {
+    fn what_was_answered_is_in_the_log(steps in vec(step(), 1..120), persistence in persistence()) {
+        let mut model = Model::new(persistence);
+        for step in steps.into_iter().chain([Step::PowerCut]) {
             prop_assert_eq!(model.step(step), Ok(()), "{:?}", step);
         }
     }

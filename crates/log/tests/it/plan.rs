@@ -1,7 +1,9 @@
 //! What recovery does to each page.
 
 use pando_fabric::{Endpoint, Fabric, GlobalAddr};
-use pando_log::{Blocks, Change, Contents, Entry, Image, Log, LogError, PagePlan, Record, Space, plan};
+use pando_log::{
+    Blocks, Change, Contents, Entry, Image, Log, LogError, Options, PagePlan, Record, Space, plan,
+};
 use pando_rt::block_on;
 
 use crate::faulty::{block, fabric};
@@ -14,7 +16,7 @@ fn planned(records: &[Record<'_>], check: impl FnOnce(Result<Vec<(GlobalAddr, Pa
         let lanes = vec![vec![block(2), block(3)], vec![block(4), block(5)]];
         let blocks = Blocks { root: block(1), scratch: block(90), lanes, segment_bytes: 4096 };
         let space = Log::create(ep, 7, blocks).await?;
-        let log = Log::resume(ep, Contents::read(ep, space).await?).await?;
+        let log = Log::resume(ep, Contents::read(ep, space).await?, Options::default()).await?;
         for (i, record) in records.iter().enumerate() {
             log.append(log.try_reserve(i % 2, record.stored_len()).expect("room"), record);
         }

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 
 use pando_fabric::Fabric;
-use pando_log::{Blocks, Change, Contents, Entry, Log, Record, Share, Space};
+use pando_log::{Blocks, Change, Contents, Entry, Log, Options, Record, Share, Space};
 use pando_rt::block_on;
 
 use crate::faulty::{block, fabric};
@@ -18,7 +18,7 @@ fn run(lanes: usize) {
     let blocks =
         Blocks { root: block(1), scratch: block(90), lanes: segments.collect(), segment_bytes: 4096 };
     let space = block_on(ep, Log::create(ep, 7, blocks)).expect("a log");
-    let opened = async { Log::resume(ep, Contents::read(ep, space).await?).await };
+    let opened = async { Log::resume(ep, Contents::read(ep, space).await?, Options::default()).await };
     let log = &block_on(ep, opened).expect("it opens");
     // Each thread publishes the last of its numbers that is durable.
     let durable: &Vec<AtomicU64> = &(0..THREADS).map(|_| AtomicU64::new(0)).collect();

@@ -8,7 +8,7 @@ const BATCH: usize = 32 + 16 + 8 + 3 + 50 + 3 + 1;
 #[test]
 fn a_batch_that_is_cut_at_any_byte_takes_nothing_else_with_it() {
     for bytes in 0..=BATCH {
-        let mut model = Model::new();
+        let mut model = Model::new(pando_log::Persistence::Never);
         for i in 0..7 {
             model.step(Step::Append { lane: i % LANES, bytes: 20 }).expect("it fits");
             model.step(Step::Durable { lane: i % LANES }).expect("it is written");
@@ -30,7 +30,7 @@ fn a_batch_that_is_cut_at_any_byte_takes_nothing_else_with_it() {
 #[test]
 fn a_control_block_that_is_cut_at_any_byte_leaves_the_one_before() {
     for (bytes, until) in (0..=64).flat_map(|bytes| (0..LANES as u32).map(move |until| (bytes, until))) {
-        let mut model = Model::new();
+        let mut model = Model::new(pando_log::Persistence::Never);
         for i in 0..9 {
             model.step(Step::Append { lane: i % LANES, bytes: 20 }).expect("it fits");
         }
@@ -49,7 +49,7 @@ fn a_control_block_that_is_cut_at_any_byte_leaves_the_one_before() {
 
 #[test]
 fn rings_go_round_many_times() {
-    let mut model = Model::new();
+    let mut model = Model::new(pando_log::Persistence::Never);
     for i in 0..4000 {
         model.step(Step::Append { lane: i % 7 % LANES, bytes: i % 90 }).expect("a full ring waits");
         if i % 5 == 0 {

@@ -16,7 +16,7 @@ use pando_rt::block_on;
 use super::Index;
 use crate::error::{Error, Result};
 use crate::layout::with_layout;
-use crate::local::create::{Written, cut, write_root};
+use crate::local::create::{Written, write_root};
 use crate::local::open::reopen_trees;
 use crate::local::servers::{blocks_of, free_blocks, with_ctx};
 use crate::local::{Servers, partitions};
@@ -224,44 +224,45 @@ struct Load<'l, L> {
 }
 
 impl<L: Layout> Load<'_, L> {
+    /// Builds a tree beside the empty one, and enters it into the catalog in its place.
     fn run(&self, servers: &Servers, source: &dyn SortedSource, recut: bool) -> Result<u64> {
+        let (shared, ep) = (self.shared, self.ep);
         // Boundaries may have moved since the index was opened.
-        let mut record = self.shared.record(self.ep, &servers.record.name)?;
+        let mut record = shared.record(ep, &servers.record.name)?;
         if recut && let Some(boundaries) = boundaries_of(source, record.boundaries.len() + 1)? {
             record.boundaries = boundaries;
         }
-        let record = self.plant_bare_root(servers, record)?;
-        let loaded = self.load(&record, source);
-        if loaded.is_err() {
-            // The bare root is a single leaf, which must end at the boundaries again.
-            self.shared
-                .losing_on_error(|| cut(self.shared, self.ep, self.layout, &record, &record.boundaries))?;
-        }
-        loaded
-    }
-
-    /// Reduces the empty index to a single leaf, whatever remains of earlier entries, and enters that into
-    /// the catalog.
-    fn plant_bare_root(&self, servers: &Servers, mut record: IndexRecord) -> Result<IndexRecord> {
-        let (ep, pool) = (self.ep, &self.shared.pool);
-        let height =
-            with_layout!(&servers.trees, |trees| trees.iter().flatten().map(|tree| tree.height()).max());
-        if height == Some(1) {
-            return Ok(record);
-        }
-        let old = blocks_of(self.shared, ep, self.layout, &servers.record)?;
-        record.root = block_on(ep, Tree::create(ep, pool, self.layout, record.id, &[]))?;
-        match write_root(self.shared, ep, &record) {
-            Written::Yes(record) => {
-                self.shared.losing_on_error(|| free_blocks(self.shared, ep, &old))?;
-                Ok(record)
+        let old = blocks_of(shared, ep, self.layout, &servers.record)?;
+        record.root = block_on(ep, Tree::create(ep, &shared.pool, self.layout, record.id, &[]))?;
+        let entries = match self.load(&record, source) {
+            Ok(entries) => entries,
+            Err(error) => {
+                self.free_root(&record, &error);
+                return Err(error);
+            }
+        };
+        shared.persist(ep)?;
+        match write_root(shared, ep, &record) {
+            Written::Yes(_) => {
+                shared.losing_on_error(|| free_blocks(shared, ep, &old))?;
+                Ok(entries)
             }
             Written::No(error) => {
-                // No record refers to the block. If it cannot be freed now, an audit finds it.
-                let _ = block_on(ep, pool.free(ep, record.root, self.layout.node_size() as u64));
+                // No record refers to these blocks. Those that cannot be freed now are found by an audit.
+                let _ = blocks_of(shared, ep, self.layout, &record)
+                    .and_then(|blocks| free_blocks(shared, ep, &blocks));
                 Err(error)
             }
             Written::Perhaps(error) => Err(error.perhaps(WHAT)),
+        }
+    }
+
+    /// Frees the root of a tree that was not loaded, unless it may lead to other nodes.
+    fn free_root(&self, record: &IndexRecord, error: &Error) {
+        if !error.may_have_taken_effect() {
+            // The caller needs the error of the load.
+            let bytes = self.layout.node_size() as u64;
+            let _ = block_on(self.ep, self.shared.pool.free(self.ep, record.root, bytes));
         }
     }
 

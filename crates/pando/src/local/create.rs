@@ -160,7 +160,8 @@ fn plant<L: Layout>(
     boundaries: Vec<Vec<u8>>,
 ) -> Result<()> {
     record.root = block_on(ep, Tree::create(ep, &shared.pool, layout, record.id, &[]))?;
-    let planted = match cut(shared, ep, layout, &record, &boundaries) {
+    let made = cut(shared, ep, layout, &record, &boundaries).and_then(|()| shared.persist(ep));
+    let planted = match made {
         Ok(()) => {
             record.owners = vec![None; boundaries.len() + 1];
             record.boundaries = boundaries;

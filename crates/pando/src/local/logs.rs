@@ -5,14 +5,16 @@
 //! the one that it had: what is changed from then on is in no log, and recovery must not rely on one.
 
 use std::sync::Arc;
+use std::thread;
 
 use pando_dex::Redone;
 use pando_fabric::{GlobalAddr, MemoryServerId};
-use pando_log::{Blocks, Contents, Log, LogError, Report, Space};
+use pando_log::{Blocks, Contents, Log, LogError, Options, Persistence, Report, Space};
 use pando_pool::{IndexRecord, LogPlace, Placement, PoolError};
 use pando_rt::block_on;
 
 use super::open::node_layout_of;
+use super::persister::Persister;
 use crate::error::{Error, Result};
 use crate::layout::with_layout;
 use crate::options::Durability;
@@ -22,9 +24,6 @@ use crate::shared::Shared;
 /// Bytes of a log for each byte of cache: a checkpoint may log an image of each node in the cache, in a
 /// quarter of the log.
 const PER_CACHE_BYTE: u64 = 4;
-
-/// Largest number of lanes; workers share them.
-const LANES_MAX: u64 = 4;
 
 /// Smallest number of segments of a lane.
 const SEGMENTS_MIN: u64 = 4;
@@ -45,28 +44,45 @@ pub(super) fn prepare(shared: &Shared, ep: &AnyEndpoint, record: &IndexRecord) -
     create(shared, ep, record.id, bytes)
 }
 
-/// The log of an index that is being opened, and the bytes that its cache may have. This process owns all of
-/// the index. `None` if nothing is logged.
+/// A log in use, and the thread that persists it, if that is wanted.
+pub(crate) struct OpenLog {
+    pub log: Arc<Log>,
+    _persister: Option<Persister>,
+}
+
+impl OpenLog {
+    /// Bytes that the index's cache may have.
+    pub fn cache_max(&self) -> u64 {
+        self.log.space().bytes() / PER_CACHE_BYTE
+    }
+}
+
+/// Opens the log of an index, all of which this process owns. `None` if nothing is logged.
 ///
 /// # Errors
 /// [`Error::BadIndex`] for a log that holds changes; a damaged log.
-pub(super) fn open_log(
-    shared: &Shared,
-    ep: &AnyEndpoint,
-    record: &IndexRecord,
-) -> Result<Option<(Arc<Log>, u64)>> {
+pub(super) fn open_log(shared: &Shared, ep: &AnyEndpoint, record: &IndexRecord) -> Result<Option<OpenLog>> {
     if shared.read_only() || shared.config.durability == Durability::Off {
         return Ok(None);
     }
     let bad = |reason: &str| Error::BadIndex { name: record.name.clone(), reason: reason.to_owned() };
     let space = find(shared, ep, record.id)?.ok_or_else(|| bad("its log is gone"))?;
-    let bytes = space.bytes();
     let contents = block_on(ep, Contents::read(ep, space)).map_err(of_log)?;
     if !contents.is_empty() {
         return Err(bad("its log holds changes that are not in its nodes"));
     }
-    let log = block_on(ep, Log::resume(ep, contents)).map_err(of_log)?;
-    Ok(Some((Arc::new(log), bytes / PER_CACHE_BYTE)))
+    let (persistence, interval) = match shared.config.durability {
+        Durability::Immediate => (Persistence::BeforeAnswer, None),
+        Durability::Group(interval) => (Persistence::Later, Some(interval)),
+        Durability::Off | Durability::Process => (Persistence::Never, None),
+    };
+    let options = Options { persistence, patience_ns: shared.config.patience_ns() };
+    let log = Arc::new(block_on(ep, Log::resume(ep, contents, options)).map_err(of_log)?);
+    let persister = match persistence {
+        Persistence::Never => None,
+        _ => Some(Persister::start(Arc::clone(&log), shared.endpoint()?, interval)?),
+    };
+    Ok(Some(OpenLog { log, _persister: persister }))
 }
 
 /// Converts an error of a log.
@@ -94,8 +110,10 @@ fn bytes_of_log(shared: &Shared) -> Result<u64> {
     Ok(segments / lanes * lanes * segment)
 }
 
+/// A lane for each processor, if the log is large enough for that. Workers share lanes.
 fn lanes_of(segments: u64) -> u64 {
-    (segments / SEGMENTS_MIN).clamp(1, LANES_MAX)
+    let processors = thread::available_parallelism().map_or(1, |count| count.get() as u64);
+    (segments / SEGMENTS_MIN).clamp(1, processors)
 }
 
 fn find(shared: &Shared, ep: &AnyEndpoint, index_id: u32) -> Result<Option<Space>> {
@@ -181,15 +199,21 @@ pub(crate) struct RedoneLog {
 impl RedoneLog {
     /// Empties the log, after the allocation was rebuilt.
     pub fn finish(self, ep: &AnyEndpoint) -> Result<()> {
-        block_on(ep, Log::resume(ep, self.contents)).map(drop).map_err(of_log)
+        let options = Options { persistence: Persistence::BeforeAnswer, ..Options::default() };
+        block_on(ep, Log::resume(ep, self.contents, options)).map(drop).map_err(of_log)
     }
 }
 
 /// Brings the pages of an index to the end of its log.
-pub(crate) fn redo(ep: &AnyEndpoint, place: &LogPlace, record: &IndexRecord) -> Result<RedoneLog> {
+pub(crate) fn redo(
+    ep: &AnyEndpoint,
+    place: &LogPlace,
+    record: &IndexRecord,
+    progress: impl Fn(u64, u64),
+) -> Result<RedoneLog> {
     let contents = block_on(ep, Contents::read(ep, read_space(ep, place)?)).map_err(of_log)?;
     let redone = with_layout!(node_layout_of(record)?, |layout| {
-        block_on(ep, pando_dex::redo(ep, layout, &contents))?
+        block_on(ep, pando_dex::redo(ep, layout, &contents, progress))?
     });
     Ok(RedoneLog { redone, report: contents.report(), contents })
 }

@@ -11,6 +11,7 @@ pub(crate) mod lost;
 mod members;
 pub(crate) mod open;
 pub(crate) mod partitions;
+mod persister;
 pub(crate) mod servers;
 
 pub(crate) use data::{CLOSING, IndexData};

@@ -176,6 +176,7 @@ pub(crate) fn recut(
     boundaries: Vec<Vec<u8>>,
 ) -> Result<IndexRecord> {
     with_layout!(layout, |layout| cut(shared, ep, layout, &record, &boundaries))?;
+    shared.persist(ep)?;
     record.owners = vec![shared.pool.slot(); boundaries.len() + 1];
     record.boundaries = boundaries;
     Ok(block_on(ep, shared.pool.update_index(ep, &record))?)
@@ -235,12 +236,12 @@ fn open_numbered(
     let log = logs::open_log(shared, ep, &record)?;
     let trees = map_layout!(layout, |layout| {
         let mut cache = shared.config.cache_config(layout.node_size());
-        if let Some((_, most)) = &log {
-            cache.bytes = cache.bytes.min(*most);
+        if let Some(log) = &log {
+            cache.bytes = cache.bytes.min(log.cache_max());
         }
-        let log = || log.as_ref().map(|(log, _)| Arc::clone(log));
+        let log = || log.as_ref().map(|log| Arc::clone(&log.log));
         let open = |range| open_tree(shared, ep, layout, &record, range, &cache, log()).map(Arc::new);
         ranges.map(|range| range.map(open).transpose()).collect::<Result<_>>()?
     });
-    Ok(Servers { routes, record, descriptor, trees, loads })
+    Ok(Servers { routes, record, descriptor, trees, loads, _log: log.map(Arc::new) })
 }

@@ -22,6 +22,7 @@ use pando_rt::block_on;
 
 use crate::error::{Error, Result};
 use crate::layout::{ByLayout, NodeLayout, with_layout};
+use crate::local::logs::OpenLog;
 use crate::options::{CacheOptions, Descriptor};
 use crate::place::AnyEndpoint;
 use crate::shared::Shared;
@@ -43,6 +44,8 @@ pub(crate) struct Servers {
     /// Operations that each compute server executed for sessions, by its number, including removed compute
     /// servers.
     pub loads: Vec<Arc<AtomicU64>>,
+    /// Persists the log, if there is one.
+    pub _log: Option<Arc<OpenLog>>,
 }
 
 /// Trees by the number of the compute server; `None` for one of another process, or a removed one.

@@ -5,6 +5,7 @@
 //! §8.1).
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use pando_cache::{Admission, CacheConfig, Eviction};
@@ -111,6 +112,22 @@ pub enum Durability {
     /// Everything that was answered or read: each index has a log, and opening the pool recovers it. Holds for
     /// the end of the process by any means, `kill -9` too, but not for a loss of power.
     Process,
+    /// As [`Durability::Process`]; and after a loss of power the pool is as it was at some moment, at most this
+    /// long before, and the time of one synced write: the log is persisted once in an interval.
+    Group(Duration),
+    /// Everything that was answered or read, after a loss of power too: the log is persisted before an
+    /// operation answers. Operations that wait at the same time share a synced write.
+    Immediate,
+}
+
+/// How far a recovery is ([`Config::on_recovery`]).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum RecoveryProgress {
+    /// Of `total` pages of an index that its log is about, `done` have been brought to the log's end.
+    Pages { done: u64, total: u64 },
+    /// Of all `total` indexes, `done` have been walked to find their blocks.
+    Indexes { done: u64, total: u64 },
 }
 
 /// Options for opening a [`crate::Cluster`].
@@ -141,6 +158,17 @@ pub struct Config {
     pub(crate) read_only_unclean: bool,
     pub(crate) access: Access,
     pub(crate) durability: Durability,
+    on_recovery: Option<OnRecovery>,
+}
+
+/// Is told how far a recovery is.
+#[derive(Clone)]
+struct OnRecovery(Arc<dyn Fn(RecoveryProgress) + Send + Sync>);
+
+impl std::fmt::Debug for OnRecovery {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("OnRecovery")
+    }
 }
 
 impl Config {
@@ -162,6 +190,7 @@ impl Config {
             read_only_unclean: false,
             access: Access::default(),
             durability: Durability::Off,
+            on_recovery: None,
         }
     }
 
@@ -276,6 +305,18 @@ impl Config {
     pub fn durability(mut self, durability: Durability) -> Self {
         self.durability = durability;
         self
+    }
+
+    /// Calls `report` again and again while [`crate::Cluster::open`] recovers the pool, which may take long.
+    pub fn on_recovery(mut self, report: impl Fn(RecoveryProgress) + Send + Sync + 'static) -> Self {
+        self.on_recovery = Some(OnRecovery(Arc::new(report)));
+        self
+    }
+
+    pub(crate) fn report_recovery(&self, progress: RecoveryProgress) {
+        if let Some(OnRecovery(report)) = &self.on_recovery {
+            report(progress);
+        }
     }
 
     /// Seed of the random choices of sessions (admission, eviction). Without one, the choices differ in each

@@ -10,7 +10,9 @@ mod index;
 use crate::error::{Error, Result};
 pub use access::Access;
 pub(crate) use config::Place;
-pub use config::{CacheOptions, Config, Create, Durability, MAX_COMPUTE_SERVERS, READ_AHEAD};
+pub use config::{
+    CacheOptions, Config, Create, Durability, MAX_COMPUTE_SERVERS, READ_AHEAD, RecoveryProgress,
+};
 pub(crate) use index::Descriptor;
 pub use index::{IndexOptions, OpenOptions, Ownership};
 

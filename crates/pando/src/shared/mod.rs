@@ -15,7 +15,7 @@ use pando_pool::{AttachMode, IndexRecord, Pool, PoolError};
 use pando_rt::block_on;
 
 use crate::error::{Error, Owner, Result};
-use crate::options::Config;
+use crate::options::{Config, Durability};
 use crate::place::{self, AnyEndpoint, AnyFabric};
 pub use owners::{Partition, PartitionOwner, Process};
 
@@ -96,6 +96,17 @@ impl Shared {
         let done = work(&ep);
         self.count_management(ep.counters().snapshot());
         done
+    }
+
+    /// Persists all memory if this process keeps logs: what is in no log is about to be entered into the catalog.
+    ///
+    /// # Errors
+    /// Errors of the fabric.
+    pub fn persist(&self, ep: &AnyEndpoint) -> Result<()> {
+        match self.config.durability {
+            Durability::Off => Ok(()),
+            _ => Ok(block_on(ep, pando_log::persist_all(ep))?),
+        }
     }
 
     /// Adds verbs that belong to no session.

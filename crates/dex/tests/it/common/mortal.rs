@@ -1,25 +1,29 @@
-//! An endpoint whose process dies after some number of verbs, in the middle of the last one.
+//! An endpoint whose process dies after some number of verbs, in the middle of the last one, and that knows what
+//! is not persisted then.
 
 use std::cell::Cell;
 use std::future::pending;
+use std::rc::Rc;
 
+use pando_fabric::sectors::Sectors;
 use pando_fabric::{
-    Chain, Endpoint, EndpointState, GlobalAddr, MemoryServerId, Nanos, PageBuf, RegionInfo, Request, Result,
-    VerbResult,
+    Chain, ChainVerb, Endpoint, EndpointState, GlobalAddr, MemoryServerId, Nanos, PageBuf, RegionInfo,
+    Request, Result, VerbResult,
 };
 use pando_fabric_local::LocalEndpoint;
 
 pub struct Mortal {
     inner: LocalEndpoint,
+    sectors: Rc<Sectors>,
     /// Verbs until death; `None` lives for ever.
     left: Cell<Option<u32>>,
     is_dead: Cell<bool>,
 }
 
 impl Mortal {
-    pub fn new(inner: LocalEndpoint, left: Option<u32>, slots: u32) -> Self {
+    pub fn new(inner: LocalEndpoint, sectors: Rc<Sectors>, left: Option<u32>, slots: u32) -> Self {
         inner.set_slots(slots);
-        Self { inner, left: Cell::new(left), is_dead: Cell::new(false) }
+        Self { inner, sectors, left: Cell::new(left), is_dead: Cell::new(false) }
     }
 
     pub fn is_dead(&self) -> bool {
@@ -44,6 +48,19 @@ impl Mortal {
                 false
             }
         }
+    }
+
+    async fn before_write(&self, at: GlobalAddr, len: usize) -> Result<()> {
+        self.sectors.before_write(&self.inner, at, len as u64).await
+    }
+
+    /// A change of one word.
+    async fn change<T>(&self, at: GlobalAddr, verb: impl Future<Output = Result<T>>) -> Result<T> {
+        let verb = async {
+            self.before_write(at, 8).await?;
+            verb.await
+        };
+        self.word(verb).await
     }
 
     /// A verb on one word.
@@ -74,6 +91,7 @@ impl Endpoint for Mortal {
     async fn write(&self, at: GlobalAddr, from: PageBuf) -> Result<PageBuf> {
         if self.begins().await {
             // Any words of it arrive.
+            self.before_write(at, from.window_len()).await?;
             let random = self.inner.random();
             for (i, word) in from.window_words().iter().enumerate() {
                 if random.rotate_left(i as u32) & 1 == 1 {
@@ -83,6 +101,7 @@ impl Endpoint for Mortal {
             }
             pending::<()>().await;
         }
+        self.before_write(at, from.window_len()).await?;
         self.inner.write(at, from).await
     }
 
@@ -91,11 +110,11 @@ impl Endpoint for Mortal {
     }
 
     async fn write_word(&self, at: GlobalAddr, value: u64) -> Result<()> {
-        self.word(self.inner.write_word(at, value)).await
+        self.change(at, self.inner.write_word(at, value)).await
     }
 
     async fn compare_swap(&self, at: GlobalAddr, expected: u64, new: u64) -> Result<u64> {
-        self.word(self.inner.compare_swap(at, expected, new)).await
+        self.change(at, self.inner.compare_swap(at, expected, new)).await
     }
 
     async fn masked_compare_swap(
@@ -106,15 +125,25 @@ impl Endpoint for Mortal {
         new: u64,
         swap_mask: u64,
     ) -> Result<u64> {
-        self.word(self.inner.masked_compare_swap(at, expected, compare_mask, new, swap_mask)).await
+        self.change(at, self.inner.masked_compare_swap(at, expected, compare_mask, new, swap_mask)).await
     }
 
     async fn fetch_add(&self, at: GlobalAddr, add: u64) -> Result<u64> {
-        self.word(self.inner.fetch_add(at, add)).await
+        self.change(at, self.inner.fetch_add(at, add)).await
     }
 
     async fn submit(&self, chain: Chain) -> Result<Vec<VerbResult>> {
-        self.word(self.inner.submit(chain)).await
+        let verb = async {
+            for verb in chain.verbs() {
+                match verb {
+                    ChainVerb::Read { .. } => {}
+                    ChainVerb::Write { at, from } => self.before_write(*at, from.window_len()).await?,
+                    verb => self.before_write(verb.at(), 8).await?,
+                }
+            }
+            self.inner.submit(chain).await
+        };
+        self.word(verb).await
     }
 
     async fn call<R: Request>(&self, server: MemoryServerId, request: &R) -> Result<R::Reply> {
@@ -123,6 +152,23 @@ impl Endpoint for Mortal {
 
     async fn reserve(&self, at: GlobalAddr, len: u64) -> Result<()> {
         self.inner.reserve(at, len).await
+    }
+
+    async fn persist(&self, at: GlobalAddr, len: u64) -> Result<()> {
+        let persisting = self.sectors.persist(at, len);
+        if self.begins().await {
+            // Some of it arrives.
+            self.sectors.persist(at, self.inner.random() % (len + 1)).end();
+            pending::<()>().await;
+        }
+        while self.slots() > 1 && !self.inner.random().is_multiple_of(4) {
+            self.inner.yield_now().await;
+        }
+        if self.is_dead.get() {
+            pending::<()>().await;
+        }
+        persisting.end();
+        Ok(())
     }
 
     fn regions(&self) -> &[RegionInfo] {
