@@ -206,7 +206,12 @@ fn load(cluster: &Cluster, round: u64) {
 fn check_loaded(cluster: &Cluster, round: u64) -> u64 {
     let index = match cluster.open_index(LOADED) {
         Ok(index) => index,
-        Err(Error::UnknownIndex { .. } | Error::BadIndex { .. }) => return 0,
+        Err(Error::UnknownIndex { .. }) => return 0,
+        // The process that made it was killed before it had a root.
+        Err(Error::BadIndex { .. }) => {
+            cluster.drop_index(LOADED).expect("nothing is in it");
+            return 0;
+        }
         Err(error) => panic!("round {round}: {error}"),
     };
     let session = index.session().expect("a session");
