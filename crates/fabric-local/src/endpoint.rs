@@ -1,8 +1,8 @@
 //! The endpoint of both fabrics: verbs are loads and stores, and complete at once.
 //!
 //! No verb waits, so the only pending futures of this endpoint are calls, [`Endpoint::persist`] and
-//! [`Endpoint::yield_now`], and verbs cannot time out. A refused verb (address, length, read-only pool) is not counted and has no effect;
-//! neither has any other verb of its chain.
+//! [`Endpoint::yield_now`], and verbs cannot time out. A refused verb (address, length, read-only pool) is not
+//! counted and has no effect; neither has any other verb of its chain.
 
 use std::future::poll_fn;
 use std::sync::Arc;

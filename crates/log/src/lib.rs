@@ -15,7 +15,8 @@
 //! let fabric = LocalFabric::new(LocalConfig { server_sizes: vec![1 << 16], huge_pages: false })?;
 //! let ep = &fabric.endpoint(1)?;
 //! let block = |i: u64| GlobalAddr::new(MemoryServerId(0), i * 4096);
-//! let blocks = Blocks { root: block(1), scratch: block(4), lanes: vec![vec![block(2), block(3)]], segment_bytes: 4096 };
+//! let lanes = vec![vec![block(2), block(3)]];
+//! let blocks = Blocks { root: block(1), scratch: block(4), lanes, segment_bytes: 4096 };
 //! let space = block_on(ep, Log::create(ep, 7, blocks))?;
 //!
 //! let log = block_on(ep, async { Log::resume(ep, Contents::read(ep, space).await?, Options::default()).await })?;

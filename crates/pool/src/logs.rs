@@ -4,8 +4,8 @@
 //! superblock of server 0 --> [checksum][number of logs] [index id][root of its log]...
 //! ```
 //! A change writes a new block and then stores the word that leads to it, and persists each, so a writer that
-//! stops anywhere, or a loss of power, leaves the old list or the new one. Only a process that is alone in the pool keeps logs, so there is one
-//! writer. What a log holds is no concern of the pool.
+//! stops anywhere, or a loss of power, leaves the old list or the new one. Only a process that is alone in the
+//! pool keeps logs, so there is one writer. What a log holds is no concern of the pool.
 
 use pando_fabric::{Endpoint, GlobalAddr, MemoryServerId};
 

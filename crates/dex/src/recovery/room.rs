@@ -28,7 +28,8 @@ pub(crate) async fn for_entry<'t, L: Layout, E: Endpoint>(
     reserve(tree, ctx, log, Entry::stored_len(tree.layout.key_bytes(key).len(), stored_len(change))).await
 }
 
-/// Reserves room for a record of `len` bytes about a leaf without a frame; `None` if there is no room now. The caller holds the leaf's ticket, for which operations with room may wait.
+/// Reserves room for a record of `len` bytes about a leaf without a frame; `None` if there is no room now. The
+/// caller holds the leaf's ticket, for which operations with room may wait.
 pub(crate) async fn for_leaf_now<'t, E: Endpoint>(
     ctx: Ctx<'_, E>,
     log: &'t Log,
