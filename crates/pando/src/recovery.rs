@@ -17,7 +17,7 @@ use crate::layout::with_layout;
 use crate::local::logs::{self, RedoneLog};
 use crate::local::open::node_layout_of;
 use crate::local::servers::audit_whole;
-use crate::options::{Config, RecoveryProgress};
+use crate::options::{Config, Durability, RecoveryProgress};
 use crate::place::{self, AnyEndpoint};
 use crate::shared::Shared;
 
@@ -70,13 +70,15 @@ pub(crate) fn recover(config: &Config, seed: u64, refused: Error) -> Result<Reco
     Ok(Recovery { took: started.elapsed(), ..recovered? })
 }
 
-/// Whether each index that a process had open has a log.
+/// Whether this process or the last one keeps logs, and each index that a process had open has one.
 fn has_all_logs(shared: &Shared, ep: &AnyEndpoint) -> Result<bool> {
     let logs = block_on(ep, shared.pool.logs(ep))?;
     let records = block_on(ep, shared.pool.list_indexes(ep))?;
     let was_open = |record: &IndexRecord| !record.root.is_null() && record.owners.iter().any(Option::is_some);
     let has_log = |record: &IndexRecord| logs.iter().any(|log| log.index_id == record.id);
-    Ok(!logs.is_empty() && records.iter().all(|record| !was_open(record) || has_log(record)))
+    // A process that was killed early has none yet.
+    let keeps_logs = shared.config.durability != Durability::Off || !logs.is_empty();
+    Ok(keeps_logs && records.iter().all(|record| !was_open(record) || has_log(record)))
 }
 
 fn redo_all(shared: &Shared, ep: &AnyEndpoint) -> Result<Recovery> {

@@ -130,6 +130,9 @@ fn state_of(plan: &Plan, value: &[u8]) -> u64 {
 
 fn main() -> ExitCode {
     if let (Ok(plan), Ok(path)) = (std::env::var(PLAN), std::env::var(PATH)) {
+        if let Some(index) = plan.strip_prefix(EARLY) {
+            return early_child(index, Path::new(&path));
+        }
         let (plan, round) = plan.split_once('/').expect("a plan and a round");
         let plan = &PLANS[plan.parse::<usize>().expect("a number")];
         return child(plan, Path::new(&path), round.parse().expect("a number"));
@@ -141,11 +144,47 @@ fn main() -> ExitCode {
         return ExitCode::SUCCESS;
     }
     let times = std::env::var("KILLED_TIMES").ok().and_then(|text| text.parse().ok()).unwrap_or(40);
+    before_the_first_log();
     for number in 0..PLANS.len() {
         run(number, times);
     }
     println!("test result: ok");
     ExitCode::SUCCESS
+}
+
+/// A plan that ends before any log is made; behind it, the index that it opens without one, if any.
+const EARLY: &str = "early/";
+
+fn early_child(index: &str, directory: &Path) -> ExitCode {
+    let config = config(&PLANS[0], directory);
+    let cluster = Cluster::open(if index.is_empty() { config } else { config.durability(Durability::Off) });
+    let cluster = cluster.expect("it opens");
+    if !index.is_empty() {
+        cluster.open_or_create_index(index, &IndexOptions::integers()).expect("it opens");
+    }
+    std::process::abort()
+}
+
+/// A process that had no index open needs no log, one that had an index open without a log is refused.
+fn before_the_first_log() {
+    let directory = directory();
+    let directory = directory.path();
+    let config = || config(&PLANS[0], directory);
+    let die = |index: &str| {
+        let mut command = Command::new(std::env::current_exe().expect("own path"));
+        command.env(PLAN, format!("{EARLY}{index}")).env(PATH, directory).stdout(Stdio::null());
+        assert_eq!(command.status().expect("it starts").code(), None, "it aborts");
+        lose_power(directory, 0);
+    };
+    Cluster::open(config()).expect("it is created").close().expect("it closes");
+    die("");
+    let without = Cluster::open(config().durability(Durability::Off));
+    assert!(matches!(without, Err(Error::NotClosedCleanly { .. })), "nothing says that it kept logs");
+    let cluster = Cluster::open(config()).expect("no index was open");
+    assert_eq!(cluster.recovery().expect("it was not closed").indexes, 0);
+    cluster.close().expect("it closes");
+    die("n");
+    assert!(matches!(Cluster::open(config()), Err(Error::NotClosedCleanly { .. })), "it had no log");
 }
 
 fn run(number: usize, times: u64) {
@@ -180,7 +219,8 @@ fn run(number: usize, times: u64) {
     }
     let states: u64 = (0..ALL).map(|key| known.get(key, BEGUN)).sum();
     println!(
-        "{}: {times} kills, {recovered} recoveries, {records} records, {pages} pages, {loads} loads, {states} states, {:.1?}",
+        "{}: {times} kills, {recovered} recoveries, {records} records, {pages} pages, {loads} loads, \
+         {states} states, {:.1?}",
         plan.name,
         begun.elapsed()
     );
