@@ -148,17 +148,21 @@ impl Cluster {
         self.open_locked(&mut lock(&self.registry.open), name, options, None)
     }
 
-    /// Opens the index, or creates it if no index has this name.
+    /// Opens the index, or creates it if no index has this name, or the process that was creating it ended
+    /// before it was complete.
     ///
     /// # Errors
     /// As [`Cluster::open_index_with`] with the layout of `options`, and [`Cluster::create_index`].
     pub fn open_or_create_index(&self, name: &str, options: &IndexOptions) -> Result<Index> {
         let open = OpenOptions { own: options.own.clone(), expect: Some(options.layout) };
         match self.open_index_with(name, &open) {
-            Err(Error::UnknownIndex { .. }) => match self.create_index(name, options) {
-                Err(Error::IndexExists { .. }) => self.open_index_with(name, &open),
-                done => done,
-            },
+            // Creating removes one that is incomplete, and leaves any other.
+            Err(Error::UnknownIndex { .. } | Error::BadIndex { .. }) => {
+                match self.create_index(name, options) {
+                    Err(Error::IndexExists { .. }) => self.open_index_with(name, &open),
+                    done => done,
+                }
+            }
             done => done,
         }
     }
