@@ -643,13 +643,14 @@ impl Pool {
             }
             let is_time = ep.now() >= next_look;
             let asks = match self.mode() {
-                AttachMode::ReadOnlyUnclean => true,
+                AttachMode::ReadOnlyUnclean | AttachMode::Repair => true,
                 // The check takes time, and the holder is usually alive.
                 AttachMode::ReadOnly => is_time,
-                AttachMode::ReadWrite | AttachMode::Repair => false,
+                AttachMode::ReadWrite => false,
             };
             if let (Some(holder), true) = (holder, asks)
-                && self.is_abandoned(ep, holder).await?
+                // A repair is alone. It may have got the attach slot of the holder.
+                && (self.mode() == AttachMode::Repair || self.is_abandoned(ep, holder).await?)
             {
                 // The holder died during a change. Until another process takes the lock over, checksums tell
                 // what can be read.
