@@ -145,6 +145,25 @@ fn go_on(life: &Life, what: &str) {
 }
 
 #[test]
+fn a_repair_reads_what_the_holder_of_the_lock_left() {
+    let (name, change) = CHANGES[0];
+    let (states, verbs) = states(change);
+    for verb in 0..verbs {
+        let life = Life::new();
+        let ep = &life.memory.endpoint(1);
+        ep.fail_after.set(verb);
+        let _ = change(&life.first, ep);
+        ep.fail_after.set(0);
+        [1, 2].into_iter().for_each(|process| life.host.kill(process));
+        let ep = &life.memory.endpoint(4);
+        let repairing = life.host.options(4).mode(AttachMode::Repair);
+        let repairing = block_on(Pool::attach(ep, repairing)).expect("no live process");
+        let seen = described(block_on(repairing.list_indexes(ep)).expect("a catalog"));
+        assert!(states.contains(&seen), "{name}, after {verb} verbs: neither the old state nor the new one");
+    }
+}
+
+#[test]
 fn a_writer_that_stops_leaves_the_old_state_or_the_new_one() {
     for (name, change) in CHANGES {
         let (states, verbs) = states(change);
