@@ -188,14 +188,15 @@ impl<L: Layout> World<L> {
         let pool = Pool::attach(ep, attach(AttachMode::ReadOnlyUnclean)).await.expect("it is there");
         let tree = self.open(ep, &pool, None, 64).await;
         let worker = tree.cache().worker();
-        let keys = &mut *self.keys.borrow_mut();
-        for (slot, keys) in keys.chunks_mut(KEYS).enumerate() {
+        let slots = self.keys.borrow().len() / KEYS;
+        for slot in 0..slots {
             let mut all = Vec::new();
             for number in slot * KEYS..(slot + 1) * KEYS {
                 let mut value = Vec::new();
                 let found = tree.get(Ctx { ep, worker: &worker }, &key_of(number), &mut value).await;
                 all.push(found.expect("a lookup").then_some(value));
             }
+            let keys = &mut self.keys.borrow_mut()[slot * KEYS..][..KEYS];
             let made = keys.iter().zip(&all).enumerate().map(|(i, (key, found))| {
                 let possible = &key.states[key.known..];
                 let made = key.made_by(found.as_deref());
