@@ -39,12 +39,14 @@ pub struct PoolArgs {
     /// Bytes of this process's cache per index
     #[arg(long, value_name = "SIZE", default_value = "256MiB", value_parser = parse_size)]
     pub cache: u64,
-    /// What survives if this process is killed or power is lost: off (what was written back; the pool is refused), process (what was answered, if the process is killed), immediate (what was answered) or group:TIME (after a loss of power, what was answered up to that long before); a log needs a pool in a file or a directory
+    /// What survives the end of this process: off (what was written back; the pool is refused), process (all that was
+    /// answered, unless power is lost), group:TIME (after a loss of power, what was answered that long before) or immediate
+    /// (all that was answered). A log needs a pool in a file or a directory
     #[arg(long, value_name = "WHAT", default_value = "off", value_parser = parse_durability)]
     pub durability: Durability,
 }
 
-fn parse_durability(text: &str) -> Result<Durability, String> {
+pub fn parse_durability(text: &str) -> Result<Durability, String> {
     match text.split_once(':') {
         None if text == "off" => Ok(Durability::Off),
         None if text == "process" => Ok(Durability::Process),

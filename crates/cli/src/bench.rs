@@ -9,12 +9,12 @@ use std::path::{Path, PathBuf};
 
 use clap::{Args, ValueEnum};
 use indicatif::ProgressBar;
-use pando::{CacheOptions, Cluster, Eviction};
+use pando::{CacheOptions, Cluster, Durability, Eviction};
 use pando_lab::bench::{self, BenchSpec, FabricKind, LayoutChoice, Length, Model, Phase, System, Watch};
 use pando_lab::units::{parse_count, parse_nanos, parse_size};
 use pando_workload::{Distribution, InsertKeys, KeySpace, ScanLength, Scatter};
 
-use crate::args::{AccessArgs, OffloadArg};
+use crate::args::{AccessArgs, OffloadArg, parse_durability};
 use crate::failure::Failure;
 use crate::output::{print, write_document};
 use crate::signals::Interrupt;
@@ -167,6 +167,10 @@ pub struct BenchArgs {
     /// When operations whose nodes are not cached are left to memory servers
     #[arg(long, value_name = "WHEN", value_enum, default_value_t = OffloadArg::Never)]
     offload: OffloadArg,
+    /// What survives the end of a compute server: off, process, group:TIME or immediate [sim: off or process; shm: with one
+    /// compute server]
+    #[arg(long, value_name = "WHAT", default_value = "off", value_parser = parse_durability)]
+    durability: Durability,
     /// Where cooling nodes wait
     #[arg(long, value_name = "HOW", value_enum, default_value_t = CoolingArg::Map)]
     cooling: CoolingArg,
@@ -304,6 +308,7 @@ fn spec(args: &BenchArgs) -> Result<BenchSpec, Failure> {
         },
         read_ahead: args.read_ahead,
         offload: args.offload.policy(),
+        durability: args.durability,
         node_size: crate::indexes::node_size(args.node_size)?,
         subtree_level: args.subtree_level,
         layout: match args.layout {
@@ -491,6 +496,11 @@ mod tests {
             ("--balance --fabric sim", "experiment `balance`"),
             ("--balance --compute-servers 1", "nothing to balance"),
             ("--balance=1us", "every 1.00 ms at most"),
+            ("--durability process", "fabrics shm and sim only"),
+            ("--durability process --fabric shm", "has one compute server"),
+            ("--durability immediate --fabric sim", "no disks"),
+            ("--durability process --fabric sim --offload always", "in no log"),
+            ("--durability process --system sherman", "only the system dex has a log"),
         ] {
             match specs(&parse(arguments)) {
                 Err(Failure::BadInput(sentence)) => assert!(sentence.contains(part), "{sentence}"),

@@ -62,4 +62,5 @@ pub use pando_fabric::OffloadPolicy;
 pub use placement::spread::{placement_level, spread_all};
 pub use redo::{Redone, redo};
 pub use smo::split::cut_at;
+pub use tree::journal::{LOG_PER_CACHE_BYTE, LOG_SEGMENTS_MIN};
 pub use tree::{Ctx, Tree, TreeConfig};

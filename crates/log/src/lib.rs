@@ -9,23 +9,27 @@
 //! ```
 //! use pando_fabric::{Fabric, GlobalAddr, MemoryServerId};
 //! use pando_fabric_local::{LocalConfig, LocalFabric};
-//! use pando_log::{Blocks, Change, Contents, Entry, Log, Options, Record, Space};
+//! use pando_log::{Blocks, Change, Contents, Entry, Log, Options, Record, Shape, Space};
 //! use pando_rt::block_on;
 //!
 //! let fabric = LocalFabric::new(LocalConfig { server_sizes: vec![1 << 16], huge_pages: false })?;
 //! let ep = &fabric.endpoint(1)?;
-//! let block = |i: u64| GlobalAddr::new(MemoryServerId(0), i * 4096);
-//! let lanes = vec![vec![block(2), block(3)]];
-//! let blocks = Blocks { root: block(1), scratch: block(4), lanes, segment_bytes: 4096 };
+//! let mut next = 0;
+//! let alloc = async |_bytes| {
+//!     next += 4096;
+//!     Ok::<_, std::convert::Infallible>(GlobalAddr::new(MemoryServerId(0), next))
+//! };
+//! let blocks = block_on(ep, Blocks::gather(Shape { lanes: 1, segments: 2, segment_bytes: 4096 }, alloc))?;
 //! let space = block_on(ep, Log::create(ep, 7, blocks))?;
+//! let root = space.root();
 //!
 //! let log = block_on(ep, async { Log::resume(ep, Contents::read(ep, space).await?, Options::default()).await })?;
-//! let put = Record::Entry(Entry { page: block(9), key: b"oak", change: Change::Put(b"Quercus") });
+//! let put = Record::Entry(Entry { page: GlobalAddr::new(MemoryServerId(0), 9 << 12), key: b"oak", change: Change::Put(b"Quercus") });
 //! let gsn = log.append(log.try_reserve(0, put.stored_len()).expect("an empty log has room"), &put);
 //! block_on(ep, log.durable(ep, 0, gsn))?;
 //! drop(log); // a crash
 //!
-//! let contents = block_on(ep, async { Contents::read(ep, Space::read(ep, block(1)).await?).await })?;
+//! let contents = block_on(ep, async { Contents::read(ep, Space::read(ep, root).await?).await })?;
 //! let found = contents.records().collect::<Result<Vec<_>, _>>()?;
 //! assert_eq!(found, [(gsn, put)]);
 //! # Ok::<(), Box<dyn std::error::Error>>(())
@@ -53,4 +57,4 @@ pub use plan::{PagePlan, plan};
 pub use reader::{Contents, Report};
 pub use record::{Change, Entry, Image, Record};
 pub use rewrite::Rewrite;
-pub use space::{Blocks, Space};
+pub use space::{Blocks, Shape, Space};

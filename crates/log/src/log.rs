@@ -67,7 +67,7 @@ impl Log {
         }
         // Last: without a root there is no log.
         space.write_root(ep).await?;
-        disk::persist(ep, &space.controls().chain([space.root_range()]).collect::<Vec<_>>()).await?;
+        disk::persist(ep, &space.controls().chain(space.root_and_lists()).collect::<Vec<_>>()).await?;
         Ok(space)
     }
 

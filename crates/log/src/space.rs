@@ -1,8 +1,10 @@
-//! Where a log lies: a root block, which lists the segments of each lane, and two control blocks per lane.
+//! Where a log lies: a root block, which leads to lists of the segments of each lane, and two control blocks per
+//! lane.
 //!
 //! ```text
-//! root     "PANDOLOG" [seed] [lanes:32][segments of each:32] [bytes of a segment] [index id] [scratch] [check]
-//!          [address of a segment]...
+//! root     "PANDOLOG" [seed] [lanes:32][segments of each:32] [bytes of a segment] [index id] [scratch]
+//!          [check of the lists] [check of the root]  [address of a list]...
+//! list     [address of a segment]...   each as long as a segment, the last one in part
 //!
 //! lane     segment 0                                segment 1               ...
 //!         +----------+----------+----------------+ +-----------------------+
@@ -23,7 +25,7 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 use crate::error::{LogError, Result};
 
 const MAGIC: u64 = u64::from_le_bytes(*b"PANDOLOG");
-const ROOT_HEADER: usize = 56;
+const ROOT_HEADER: usize = 64;
 /// Bytes of one control block.
 const CONTROL: usize = 64;
 /// Bytes of both control blocks, at the beginning of a lane's first segment.
@@ -94,11 +96,34 @@ impl Lane {
     }
 }
 
+/// Size of a log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Shape {
+    pub lanes: usize,
+    /// Segments of each lane.
+    pub segments: usize,
+    pub segment_bytes: u64,
+}
+
+impl Shape {
+    /// Number of lists that name all segments.
+    fn lists(self) -> usize {
+        let addresses = (self.lanes as u64).saturating_mul(self.segments as u64);
+        addresses.saturating_mul(8).div_ceil(self.segment_bytes.max(1)) as usize
+    }
+
+    fn root_bytes(self) -> u64 {
+        (ROOT_HEADER + self.lists() * 8) as u64
+    }
+}
+
 /// Blocks for a log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Blocks {
-    /// Block of [`Space::root_bytes`] for the root.
+    /// Room for the root.
     pub root: GlobalAddr,
+    /// Blocks of one segment's size for the addresses of all segments.
+    pub lists: Vec<GlobalAddr>,
     /// A segment for recovery.
     pub scratch: GlobalAddr,
     /// Segments of each lane.
@@ -106,10 +131,36 @@ pub struct Blocks {
     pub segment_bytes: u64,
 }
 
+impl Blocks {
+    /// Gets each block that a log of this shape needs from `alloc`, which is given the size in bytes.
+    ///
+    /// # Errors
+    /// The first one of `alloc`. The caller knows which blocks it has given.
+    pub async fn gather<X>(
+        shape: Shape,
+        mut alloc: impl AsyncFnMut(u64) -> std::result::Result<GlobalAddr, X>,
+    ) -> std::result::Result<Self, X> {
+        let mut lanes = vec![Vec::with_capacity(shape.segments); shape.lanes];
+        for _ in 0..shape.segments {
+            for lane in &mut lanes {
+                lane.push(alloc(shape.segment_bytes).await?);
+            }
+        }
+        let mut lists = Vec::new();
+        while lists.len() < shape.lists() {
+            lists.push(alloc(shape.segment_bytes).await?);
+        }
+        let scratch = alloc(shape.segment_bytes).await?;
+        let root = alloc(shape.root_bytes()).await?;
+        Ok(Self { root, lists, scratch, lanes, segment_bytes: shape.segment_bytes })
+    }
+}
+
 /// Where a log lies.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Space {
     pub(crate) root: GlobalAddr,
+    lists: Vec<GlobalAddr>,
     /// Segment for recovery; see [`crate::Rewrite`].
     pub(crate) scratch: GlobalAddr,
     /// Random number of this log, which no other log has.
@@ -120,9 +171,14 @@ pub struct Space {
 }
 
 impl Space {
-    /// Bytes of the root block of a log.
-    pub fn root_bytes(lanes: usize, segments: usize) -> u64 {
-        (ROOT_HEADER + lanes * segments * 8) as u64
+    /// Address of the root block, by which the log is found.
+    pub fn root(&self) -> GlobalAddr {
+        self.root
+    }
+
+    fn shape(&self) -> Shape {
+        let segments = self.lanes[0].segments.len();
+        Shape { lanes: self.lanes.len(), segments, segment_bytes: self.segment_bytes() }
     }
 
     pub(crate) fn segment_bytes(&self) -> u64 {
@@ -139,16 +195,16 @@ impl Space {
         self.lanes.iter().map(|lane| (lane.control_addr(0), CONTROLS))
     }
 
-    pub(crate) fn root_range(&self) -> (GlobalAddr, u64) {
-        (self.root, Self::root_bytes(self.lanes.len(), self.lanes[0].segments.len()))
+    /// Address and size of the root block, and of the lists.
+    pub(crate) fn root_and_lists(&self) -> impl Iterator<Item = (GlobalAddr, u64)> + '_ {
+        let lists = self.lists.iter().map(|&at| (at, self.segment_bytes()));
+        [(self.root, self.shape().root_bytes())].into_iter().chain(lists)
     }
 
     /// Addresses and sizes of all blocks of the log.
     pub fn blocks(&self) -> impl Iterator<Item = (GlobalAddr, u64)> + '_ {
-        let scratch = (self.scratch, self.segment_bytes());
-        let of_lane =
-            |lane: &Lane| lane.segments.iter().map(|&at| (at, lane.segment_bytes)).collect::<Vec<_>>();
-        [self.root_range(), scratch].into_iter().chain(self.lanes.iter().flat_map(of_lane))
+        let segments = self.lanes.iter().flat_map(|lane| &lane.segments).chain([&self.scratch]);
+        self.root_and_lists().chain(segments.map(|&at| (at, self.segment_bytes())))
     }
 
     /// The log in these blocks.
@@ -156,7 +212,7 @@ impl Space {
     /// # Errors
     /// [`LogError::Geometry`].
     pub(crate) fn new(seed: u64, index_id: u32, blocks: Blocks) -> Result<Self> {
-        let Blocks { root, scratch, lanes: segments, segment_bytes } = blocks;
+        let Blocks { root, lists, scratch, lanes: segments, segment_bytes } = blocks;
         let (lanes, each) = (segments.len(), segments.first().map_or(0, Vec::len));
         let reason = match () {
             () if lanes == 0 => Some("it has no lane"),
@@ -165,37 +221,47 @@ impl Space {
             () if segment_bytes < SEGMENT_MIN || !segment_bytes.is_multiple_of(8) => {
                 Some("a segment has at least 256 bytes, in whole words")
             }
+            () if lists.len() != (Shape { lanes, segments: each, segment_bytes }).lists() => {
+                Some("the number of lists is wrong")
+            }
             () => None,
         };
         if let Some(reason) = reason {
             return Err(LogError::Geometry { lanes, segments: each, segment_bytes, reason });
         }
         let lanes = segments.into_iter().map(|segments| Lane { segments, segment_bytes }).collect();
-        Ok(Self { root, scratch, seed, lanes, index_id })
+        Ok(Self { root, lists, scratch, seed, lanes, index_id })
     }
 
-    /// Writes the root block.
+    /// Writes the lists, and then the root block.
     pub(crate) async fn write_root<E: Endpoint>(&self, ep: &E) -> Result<()> {
-        let lane = &self.lanes[0];
+        let mut addresses = Vec::new();
+        self.lanes.iter().flat_map(|lane| &lane.segments).for_each(|at| addresses.put_u64(at.raw()));
+        for (list, part) in self.lists.iter().zip(addresses.chunks(self.segment_bytes() as usize)) {
+            write_bytes(ep, *list, part).await?;
+        }
         let mut bytes = Vec::new();
         bytes.put_u64(MAGIC);
         bytes.put_u64(self.seed);
         bytes.put_u32(self.lanes.len() as u32);
-        bytes.put_u32(lane.segments.len() as u32);
-        bytes.put_u64(lane.segment_bytes);
+        bytes.put_u32(self.lanes[0].segments.len() as u32);
+        bytes.put_u64(self.segment_bytes());
         bytes.put_u64(u64::from(self.index_id));
         bytes.put_u64(self.scratch.raw());
-        let mut addresses = Vec::new();
-        for lane in &self.lanes {
-            lane.segments.iter().for_each(|at| addresses.put_u64(at.raw()));
-        }
-        let check = xxh3_64_with_seed(&[&bytes[..], &addresses].concat(), self.root.raw());
-        bytes.put_u64(check);
-        bytes.append(&mut addresses);
+        bytes.put_u64(self.check_of(&addresses));
+        let mut lists = Vec::new();
+        self.lists.iter().for_each(|at| lists.put_u64(at.raw()));
+        bytes.put_u64(check_of_root(self.root, &bytes, &lists));
+        bytes.append(&mut lists);
         write_bytes(ep, self.root, &bytes).await
     }
 
-    /// Reads the root block at `root`.
+    /// Check of the addresses in all lists.
+    fn check_of(&self, addresses: &[u8]) -> u64 {
+        xxh3_64_with_seed(addresses, self.seed ^ self.root.raw())
+    }
+
+    /// Reads the root block at `root`, and the lists.
     ///
     /// # Errors
     /// [`LogError::Damaged`]; errors of the fabric.
@@ -205,28 +271,46 @@ impl Space {
         let mut reader = Reader::new(&header);
         let mut word = || reader.u64().expect("a whole header");
         let (magic, seed, counts, segment_bytes) = (word(), word(), word(), word());
-        let (index_id, scratch, check) = (word(), word(), word());
-        let (lanes, each) = (counts as u32 as usize, (counts >> 32) as usize);
-        if magic != MAGIC || lanes.saturating_mul(each) > PIECE / 8 {
+        let (index_id, scratch, check_of_lists, check) = (word(), word(), word(), word());
+        let (lanes, segments) = (counts as u32 as usize, (counts >> 32) as usize);
+        let shape = Shape { lanes, segments, segment_bytes };
+        if magic != MAGIC || shape.lists() > PIECE / 8 {
             return Err(damaged("it has no root block"));
         }
-        let addresses = read_bytes(ep, root.add(ROOT_HEADER as u64), lanes * each * 8).await?;
-        if xxh3_64_with_seed(&[&header[..ROOT_HEADER - 8], &addresses].concat(), root.raw()) != check {
+        let lists = read_bytes(ep, root.add(ROOT_HEADER as u64), shape.lists() * 8).await?;
+        if check_of_root(root, &header[..ROOT_HEADER - 8], &lists) != check {
             return Err(damaged("the check of its root block is wrong"));
         }
-        let mut reader = Reader::new(&addresses);
-        let mut address = || GlobalAddr::from_raw(reader.u64().ok()?);
-        let segments: Option<Vec<Vec<_>>> =
-            (0..lanes).map(|_| (0..each).map(|_| address()).collect()).collect();
-        let lanes = segments.ok_or_else(|| damaged("a segment has no address"))?;
-        let scratch = GlobalAddr::from_raw(scratch).ok_or_else(|| damaged("a segment has no address"))?;
-        Self::new(seed, index_id as u32, Blocks { root, scratch, lanes, segment_bytes })
+        let no_address = || damaged("a segment has no address");
+        let lists = addresses_in(&lists).ok_or_else(no_address)?;
+        let (mut addresses, bytes) = (Vec::new(), lanes * segments * 8);
+        for &list in &lists {
+            let part = (bytes - addresses.len()).min(segment_bytes as usize);
+            addresses.extend(read_bytes(ep, list, part).await?);
+        }
+        let all = addresses_in(&addresses).ok_or_else(no_address)?;
+        let lanes = all.chunks(segments.max(1)).map(<[_]>::to_vec).collect();
+        let scratch = GlobalAddr::from_raw(scratch).ok_or_else(no_address)?;
+        let space = Self::new(seed, index_id as u32, Blocks { root, lists, scratch, lanes, segment_bytes })?;
+        if space.check_of(&addresses) == check_of_lists {
+            Ok(space)
+        } else {
+            Err(damaged("the check of its lists is wrong"))
+        }
     }
 
     /// Seed of the checks of a lane.
     pub(crate) fn seed_of(&self, lane: usize) -> u64 {
         self.seed ^ (lane as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15)
     }
+}
+
+fn check_of_root(root: GlobalAddr, header: &[u8], lists: &[u8]) -> u64 {
+    xxh3_64_with_seed(&[header, lists].concat(), root.raw())
+}
+
+fn addresses_in(bytes: &[u8]) -> Option<Vec<GlobalAddr>> {
+    bytes.as_chunks().0.iter().map(|raw| GlobalAddr::from_raw(u64::from_le_bytes(*raw))).collect()
 }
 
 /// What a control block says of its lane.

@@ -21,6 +21,13 @@ use crate::error::{DexError, Result};
 use crate::layout::{Layout, Stored};
 use crate::tree::{Ctx, Tree};
 
+/// Bytes of a log for each byte of cache: a checkpoint may log an image of each node in the cache, in a
+/// quarter of the log.
+pub const LOG_PER_CACHE_BYTE: u64 = 4;
+
+/// Smallest number of segments of a lane.
+pub const LOG_SEGMENTS_MIN: u64 = 4;
+
 /// Room for a record; `None` without a log.
 pub(crate) type Room<'t> = Option<Reservation<'t>>;
 

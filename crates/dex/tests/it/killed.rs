@@ -20,7 +20,7 @@ use pando_dex::{Answers, Ctx, ScanRange, Tree, TreeConfig, redo};
 use pando_fabric::sectors::Sectors;
 use pando_fabric::{Endpoint, Fabric, GlobalAddr};
 use pando_fabric_local::{LocalConfig, LocalFabric};
-use pando_log::{Blocks, Contents, Log, Options, Persistence, Space};
+use pando_log::{Blocks, Contents, Log, Options, Persistence, Shape, Space};
 use pando_pool::{AttachMode, AttachOptions, Placement, Pool, PoolOptions, ProcessIdentity};
 use pando_rt::block_on;
 
@@ -105,20 +105,12 @@ impl<L: Layout> World<L> {
             let pool =
                 Pool::create(&ep, PoolOptions::new(attach(AttachMode::ReadWrite))).await.expect("a pool");
             let root = Tree::create(&ep, &pool, layout, INDEX, &[]).await.expect("a root");
-            let mut lanes = vec![Vec::new(), Vec::new()];
-            for i in 0..SEGMENTS {
-                let at = pool.alloc(&ep, Placement::LeastLoaded, SEGMENT).await.expect("a segment");
-                lanes[i % 2].push(at);
-            }
-            let log = pool
-                .alloc(&ep, Placement::LeastLoaded, Space::root_bytes(2, SEGMENTS / 2))
-                .await
-                .expect("a root");
-            let scratch = pool.alloc(&ep, Placement::LeastLoaded, SEGMENT).await.expect("a segment");
-            let blocks = Blocks { root: log, scratch, lanes, segment_bytes: SEGMENT };
-            Log::create(&ep, INDEX, blocks).await.expect("a log");
+            let shape = Shape { lanes: 2, segments: SEGMENTS / 2, segment_bytes: SEGMENT };
+            let alloc = async |bytes| pool.alloc(&ep, Placement::LeastLoaded, bytes).await;
+            let blocks = Blocks::gather(shape, alloc).await.expect("blocks");
+            let log = Log::create(&ep, INDEX, blocks).await.expect("a log");
             pool.detach(&ep).await.expect("it is closed");
-            (root, log)
+            (root, log.root())
         });
         let keys = (0..SLOTS * KEYS).map(|_| History::of(None)).collect();
         Self {

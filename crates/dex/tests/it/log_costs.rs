@@ -10,9 +10,9 @@ use std::sync::Arc;
 use pando_cache::{Cache, CacheConfig};
 use pando_dex::layout::fixed::FixedLayout;
 use pando_dex::{Ctx, Tree, TreeConfig};
-use pando_fabric::{Endpoint, Fabric, GlobalAddr, VerbCounts};
+use pando_fabric::{Endpoint, Fabric, VerbCounts};
 use pando_fabric_local::{LocalConfig, LocalFabric};
-use pando_log::{Blocks, Contents, Log, Options, Space};
+use pando_log::{Blocks, Contents, Log, Options, Shape};
 use pando_pool::Placement;
 use pando_rt::{Worker, block_on};
 use pando_workload::{Rng, Zipf};
@@ -31,14 +31,10 @@ fn key_of(number: u64) -> [u8; 8] {
 }
 
 async fn open_log<E: Endpoint>(ep: &E, cluster: &Cluster<FixedLayout>, lanes: usize) -> Arc<Log> {
-    let alloc = async |bytes| cluster.pool.alloc(ep, Placement::LeastLoaded, bytes).await.expect("a block");
-    let mut segments: Vec<Vec<GlobalAddr>> = vec![Vec::new(); lanes];
-    for i in 0..(4 * CACHE / SEGMENT) as usize {
-        segments[i % lanes].push(alloc(SEGMENT).await);
-    }
-    segments.iter_mut().for_each(|lane| lane.truncate((4 * CACHE / SEGMENT) as usize / lanes));
-    let root = alloc(Space::root_bytes(lanes, segments[0].len())).await;
-    let blocks = Blocks { root, scratch: alloc(SEGMENT).await, lanes: segments, segment_bytes: SEGMENT };
+    let segments = (4 * CACHE / SEGMENT) as usize / lanes;
+    let alloc = async |bytes| cluster.pool.alloc(ep, Placement::LeastLoaded, bytes).await;
+    let blocks = Blocks::gather(Shape { lanes, segments, segment_bytes: SEGMENT }, alloc).await;
+    let blocks = blocks.expect("blocks");
     let space = Log::create(ep, INDEX, blocks).await.expect("a log");
     let contents = Contents::read(ep, space).await.expect("a new log");
     Arc::new(Log::resume(ep, contents, Options::default()).await.expect("it opens"))

@@ -8,7 +8,8 @@ mod system;
 
 use std::path::PathBuf;
 
-use pando::{Access, CacheOptions, Eviction, OffloadPolicy};
+use pando::{Access, CacheOptions, Durability, Eviction, OffloadPolicy};
+use pando_dex::LOG_PER_CACHE_BYTE;
 use pando_sim::Model;
 use pando_workload::{
     Distribution, InsertKeys, KeyCodec, KeySpace, Mix, Sample, ScanLength, Scatter, ValueCodec, WorkloadSpec,
@@ -101,6 +102,9 @@ pub struct BenchSpec {
     /// Policy for offloading: whether memory servers execute operations that miss.
     #[serde(serialize_with = "policy_name")]
     pub offload: OffloadPolicy,
+    /// What survives the end of a compute server. The simulated cluster has logs that are not persisted, or none.
+    #[serde(serialize_with = "as_text", skip_serializing_if = "is_off")]
+    pub durability: Durability,
     pub node_size: usize,
     /// Level M: each subtree rooted at this level lies on one memory server.
     pub subtree_level: u8,
@@ -169,6 +173,7 @@ impl Default for BenchSpec {
             cache: CacheOptions::default(),
             read_ahead: pando::READ_AHEAD,
             offload: OffloadPolicy::Never,
+            durability: Durability::Off,
             node_size: 1024,
             subtree_level: 3,
             layout: LayoutChoice::Auto,
@@ -297,7 +302,13 @@ impl BenchSpec {
             System::Smart(_) => 2.0 * self.keys as f64 * (entry + self.radix_bytes()),
             _ => 2.0 * self.keys as f64 * entry / self.fill.clamp(0.05, 0.45) * 1.3,
         };
-        let each = (data / self.memory_servers.max(1) as f64) as u64;
+        let logs = match self.durability {
+            Durability::Off => 0,
+            _ => (self.compute_servers as u64)
+                .saturating_mul(self.cache_bytes)
+                .saturating_mul(LOG_PER_CACHE_BYTE),
+        };
+        let each = (data as u64).saturating_add(logs) / self.memory_servers.max(1) as u64;
         self.memory_bytes.unwrap_or_else(|| each.saturating_add(SLACK).next_multiple_of(1 << 21))
     }
 
@@ -399,6 +410,9 @@ impl BenchSpec {
                 "memory servers execute operations of the system dex only: --offload goes with it",
             );
         }
+        if self.durability != Durability::Off {
+            self.validate_log()?;
+        }
         if self.system != System::Dex && self.balance_every_ns.is_some() {
             return invalid("boundaries are moved while they are used in the system dex only");
         }
@@ -437,6 +451,24 @@ impl BenchSpec {
 }
 
 impl BenchSpec {
+    fn validate_log(&self) -> Result<(), BenchError> {
+        let wrong = match self.durability {
+            _ if self.system != System::Dex => "only the system dex has a log",
+            _ if self.offload != OffloadPolicy::Never => "changes that memory servers make are in no log",
+            _ if !matches!(self.fabric, FabricKind::Shm | FabricKind::Sim) => {
+                "logs go with the fabrics shm and sim only"
+            }
+            _ if self.fabric == FabricKind::Shm && self.compute_servers > 1 => {
+                "on the shm fabric an index with a log has one compute server"
+            }
+            Durability::Group(_) | Durability::Immediate if self.fabric == FabricKind::Sim => {
+                "a simulated cluster has no disks: its logs have the durability `process`"
+            }
+            _ => return Ok(()),
+        };
+        Err(BenchError::Invalid(wrong.to_owned()))
+    }
+
     fn validate_balance(&self) -> Result<(), BenchError> {
         let Some(every_ns) = self.balance_every_ns else { return Ok(()) };
         let invalid = |sentence: String| Err(BenchError::Invalid(sentence));
@@ -464,6 +496,11 @@ fn scan_length<S: Serializer>(length: &Option<ScanLength>, serializer: S) -> Res
         Some(ScanLength::Uniform { min, max }) => serializer.serialize_str(&format!("{min}-{max}")),
         None => serializer.serialize_none(),
     }
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "serde passes references")]
+fn is_off(durability: &Durability) -> bool {
+    *durability == Durability::Off
 }
 
 pub(crate) fn policy_name<S: Serializer>(policy: &OffloadPolicy, serializer: S) -> Result<S::Ok, S::Error> {

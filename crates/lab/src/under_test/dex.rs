@@ -8,15 +8,17 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use pando::{KeyRange, ScanRange, SmoCounts, SortedSource};
+use pando::{Durability, KeyRange, ScanRange, SmoCounts, SortedSource};
 use pando_cache::{Cache, CacheConfig, CacheWorker};
 use pando_dex::audit::{audit, check_blocks};
 use pando_dex::layout::Layout;
 use pando_dex::{
-    BulkLoad, Ctx, Detour, DexError, Offloading, Router, Routes, RoutingTable, Tree, TreeConfig,
+    BulkLoad, Ctx, Detour, DexError, LOG_PER_CACHE_BYTE, LOG_SEGMENTS_MIN, Offloading, Router, Routes,
+    RoutingTable, Tree, TreeConfig,
 };
 use pando_fabric::{Endpoint, GlobalAddr, Nanos};
-use pando_pool::Pool;
+use pando_log::{Blocks, Contents, Log, Options as LogOptions, Shape as LogShape};
+use pando_pool::{Placement, Pool};
 use pando_rt::block_on;
 use pando_sim::SimEndpoint;
 
@@ -50,6 +52,8 @@ pub(crate) struct Assembly<'a, L> {
     /// Fullness of leaves and inner nodes after the load, up to 1.
     pub leaf_fill: f64,
     pub inner_fill: f64,
+    /// Lanes of each tree's log, if there are logs.
+    pub log_lanes: Option<usize>,
 }
 
 impl<'a, L: Layout> Assembly<'a, L> {
@@ -61,7 +65,8 @@ impl<'a, L: Layout> Assembly<'a, L> {
         cache: CacheConfig,
         tree: TreeConfig,
     ) -> Self {
-        Self { pool, layout, boundaries, spares: 0, cache, tree, leaf_fill: 0.9, inner_fill: 0.9 }
+        let (leaf_fill, inner_fill) = (0.9, 0.9);
+        Self { pool, layout, boundaries, spares: 0, cache, tree, leaf_fill, inner_fill, log_lanes: None }
     }
 
     /// The index of a benchmark.
@@ -74,7 +79,8 @@ impl<'a, L: Layout> Assembly<'a, L> {
         };
         let cache = spec.cache.config(spec.cache_bytes, layout.node_size());
         let assembly = Self::new(pool, layout, boundaries, cache, tree);
-        Self { leaf_fill: spec.fill, inner_fill: spec.inner_fill, ..assembly }
+        let log_lanes = (spec.durability != Durability::Off).then_some(spec.threads);
+        Self { leaf_fill: spec.fill, inner_fill: spec.inner_fill, log_lanes, ..assembly }
     }
 
     /// Makes the nodes with the records of `source`, which may be empty. Returns the address of the root.
@@ -115,12 +121,27 @@ impl<'a, L: Layout> Assembly<'a, L> {
         for (range, cache) in caches {
             let worker = cache.worker();
             let ctx = Ctx { ep, worker: &worker };
-            let config = TreeConfig { range, root, ..self.tree.clone() };
+            let log = self.log(ep).await?;
+            let config = TreeConfig { range, root, log, ..self.tree.clone() };
             let tree = Tree::open(ctx, Arc::clone(&cache), self.pool.clone(), self.layout, config).await;
             cache.retire(&worker);
             trees.push(tree?);
         }
         Ok(trees)
+    }
+
+    /// A new log for a tree.
+    async fn log<E: Endpoint>(&self, ep: &E) -> Result<Option<Arc<Log>>, DexError> {
+        let Some(lanes) = self.log_lanes else { return Ok(None) };
+        let segment_bytes = self.pool.max_block();
+        let bytes = self.cache.bytes.saturating_mul(LOG_PER_CACHE_BYTE);
+        let segments = (bytes / segment_bytes / lanes as u64).max(LOG_SEGMENTS_MIN) as usize;
+        let alloc = async |bytes| self.pool.alloc(ep, Placement::LeastLoaded, bytes).await;
+        let blocks = Blocks::gather(LogShape { lanes, segments, segment_bytes }, alloc).await?;
+        let space = Log::create(ep, self.tree.index_id, blocks).await?;
+        let contents = Contents::read(ep, space).await?;
+        let options = LogOptions { patience_ns: self.tree.patience_ns, ..LogOptions::default() };
+        Ok(Some(Arc::new(Log::resume(ep, contents, options).await?)))
     }
 }
 
@@ -275,8 +296,10 @@ impl<L: Layout> SystemUnderTest<SimPort> for Dex<L> {
             height: report.height,
             leaf_fullness: report.leaf_fullness(),
         };
+        let logs = self.trees.iter().filter_map(|tree| tree.config().log.as_ref());
+        let others: Vec<_> = logs.flat_map(|log| log.space().blocks()).collect();
         let leaks =
-            block_on(ep, check_blocks(ep, &self.pool, &mut [report], &[])).map_err(pando::Error::from)?;
+            block_on(ep, check_blocks(ep, &self.pool, &mut [report], &others)).map_err(pando::Error::from)?;
         audited.violation_count += leaks.len() as u64;
         audited.violations.extend(leaks);
         Ok(audited)

@@ -14,7 +14,8 @@ const LANES: usize = 2;
 fn space() -> Space {
     let block = |i: usize| GlobalAddr::new(MemoryServerId(0), i as u64 * 4096);
     let lanes = (0..LANES).map(|lane| vec![block(1 + 2 * lane), block(2 + 2 * lane)]).collect();
-    let blocks = Blocks { root: block(0), scratch: block(9), lanes, segment_bytes: 1024 };
+    let lists = vec![block(8)];
+    let blocks = Blocks { root: block(0), lists, scratch: block(9), lanes, segment_bytes: 1024 };
     Space::new(5, 1, blocks).expect("a log")
 }
 

@@ -2,6 +2,7 @@
 //! is not persisted.
 
 use std::cell::Cell;
+use std::convert::Infallible;
 
 use pando_fabric::sectors::Sectors;
 use pando_fabric::{
@@ -9,6 +10,8 @@ use pando_fabric::{
     RegionInfo, Request, Result, VerbResult,
 };
 use pando_fabric_local::{LocalConfig, LocalEndpoint, LocalFabric};
+use pando_log::{Blocks, Shape};
+use pando_rt::block_on;
 
 pub struct Faulty {
     inner: LocalEndpoint,
@@ -39,6 +42,17 @@ pub fn fabric() -> LocalFabric {
 /// Block `i` of 4 KiB.
 pub fn block(i: usize) -> GlobalAddr {
     GlobalAddr::new(MemoryServerId(0), i as u64 * 4096)
+}
+
+/// Blocks from 1 on for a log of this shape, the root first.
+pub fn blocks(ep: &impl Endpoint, lanes: usize, segments: usize, segment_bytes: u64) -> Blocks {
+    let mut next = 1;
+    let alloc = async |_| {
+        next += 1;
+        Ok::<_, Infallible>(block(next))
+    };
+    let gathered = block_on(ep, Blocks::gather(Shape { lanes, segments, segment_bytes }, alloc));
+    Blocks { root: block(1), ..gathered.expect("infallible") }
 }
 
 impl Endpoint for Faulty {

@@ -5,10 +5,10 @@ use std::collections::BTreeMap;
 
 use pando_fabric::GlobalAddr;
 use pando_fabric_local::LocalFabric;
-use pando_log::{Blocks, Change, Contents, Entry, Log, LogError, Options, Persistence, Record, Share, Space};
+use pando_log::{Change, Contents, Entry, Log, LogError, Options, Persistence, Record, Share, Space};
 use pando_rt::block_on;
 
-use crate::faulty::{Faulty, block, fabric};
+use crate::faulty::{Faulty, block, blocks, fabric};
 
 pub const LANES: usize = 3;
 /// Bytes of a segment: laps are short.
@@ -93,9 +93,7 @@ impl Model {
     pub fn new(persistence: Persistence) -> Self {
         let fabric = fabric();
         let ep = Faulty::new(&fabric);
-        let lanes = (0..LANES).map(|lane| vec![block(2 + 2 * lane), block(3 + 2 * lane)]).collect();
-        let blocks = Blocks { root: block(1), scratch: block(90), lanes, segment_bytes: SEGMENT };
-        block_on(&ep, Log::create(&ep, 7, blocks)).expect("a log");
+        block_on(&ep, Log::create(&ep, 7, blocks(&ep, LANES, 2, SEGMENT))).expect("a log");
         let contents = read(&fabric).expect("a new log");
         assert!(contents.is_empty() && contents.clock() == 0);
         let options = Options { persistence, ..Options::default() };

@@ -6,15 +6,14 @@ use pando_log::{
 };
 use pando_rt::block_on;
 
-use crate::faulty::{block, fabric};
+use crate::faulty::{block, blocks, fabric};
 
 /// Runs `check` on the plan of a log with these records, in two lanes in turns.
 fn planned(records: &[Record<'_>], check: impl FnOnce(Result<Vec<(GlobalAddr, PagePlan<'_>)>, LogError>)) {
     let fabric = fabric();
     let ep = &fabric.endpoint(1).expect("an endpoint");
+    let blocks = blocks(ep, 2, 2, 4096);
     block_on(ep, async {
-        let lanes = vec![vec![block(2), block(3)], vec![block(4), block(5)]];
-        let blocks = Blocks { root: block(1), scratch: block(90), lanes, segment_bytes: 4096 };
         let space = Log::create(ep, 7, blocks).await?;
         let log = Log::resume(ep, Contents::read(ep, space).await?, Options::default()).await?;
         for (i, record) in records.iter().enumerate() {
@@ -90,25 +89,37 @@ fn an_entry_of_a_freed_page_is_damage() {
 fn a_log_that_is_damaged_or_of_an_impossible_shape_is_refused() {
     let fabric = fabric();
     let ep = &fabric.endpoint(1).expect("an endpoint");
-    let blocks = |lanes, segment_bytes| Blocks { root: block(1), scratch: block(90), lanes, segment_bytes };
-    let create = |lanes, bytes| block_on(ep, Log::create(ep, 7, blocks(lanes, bytes))).map(drop);
-    let error = create(vec![vec![block(2)]], 4096).expect_err("one segment").to_string();
+    let create = |lanes, segments, bytes| {
+        block_on(ep, Log::create(ep, 7, blocks(ep, lanes, segments, bytes))).map(drop)
+    };
+    let error = create(1, 1, 4096).expect_err("one segment").to_string();
     assert_eq!(error, "a log of 1 lanes of 1 segments of 4096 bytes cannot be: a lane needs two segments");
-    assert!(create(vec![], 4096).is_err() && create(vec![vec![block(2), block(3)]], 128).is_err());
-    create(vec![vec![block(2), block(3)]], 4096).expect("a log");
-    for word in 0..9 {
-        let at = block(1).add(word * 8);
+    assert!(create(0, 2, 4096).is_err() && create(1, 2, 128).is_err());
+    let too_few = Blocks { lists: vec![], ..blocks(ep, 1, 2, 4096) };
+    assert!(block_on(ep, Log::create(ep, 7, too_few)).is_err());
+    create(1, 2, 4096).expect("a log");
+    let (list, words_of_root) = (block(4), (0..9).map(|word| block(1).add(word * 8)));
+    for at in words_of_root.chain([list, list.add(8)]) {
         let before = block_on(ep, ep.read_word(at)).expect("a word");
         block_on(ep, ep.write_word(at, before ^ 1 << 9)).expect("a word");
         assert!(
             matches!(block_on(ep, Space::read(ep, block(1))), Err(LogError::Damaged { .. })),
-            "word {word}"
+            "word at {at}"
         );
         block_on(ep, ep.write_word(at, before)).expect("a word");
     }
     let space = block_on(ep, Space::read(ep, block(1))).expect("whole again");
-    assert_eq!((space.index_id, space.blocks().count()), (7, 4));
+    assert_eq!((space.index_id, space.blocks().count()), (7, 5));
     block_on(ep, ep.write_word(block(2), 77)).expect("a word");
     block_on(ep, ep.write_word(block(2).add(64), 77)).expect("a word");
     assert!(matches!(block_on(ep, Contents::read(ep, space)), Err(LogError::Damaged { .. })));
+}
+
+#[test]
+fn a_log_of_many_segments_has_several_lists() {
+    let fabric = fabric();
+    let ep = &fabric.endpoint(1).expect("an endpoint");
+    let space = block_on(ep, Log::create(ep, 7, blocks(ep, 2, 50, 256))).expect("a log");
+    assert_eq!(space.blocks().count(), 1 + 4 + 100 + 1, "root, lists, segments, scratch");
+    assert_eq!(block_on(ep, Space::read(ep, space.root())).expect("it can be read"), space);
 }

@@ -3,10 +3,10 @@
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 
 use pando_fabric::Fabric;
-use pando_log::{Blocks, Change, Contents, Entry, Log, Options, Record, Share, Space};
+use pando_log::{Change, Contents, Entry, Log, Options, Record, Share, Space};
 use pando_rt::block_on;
 
-use crate::faulty::{block, fabric};
+use crate::faulty::{block, blocks, fabric};
 
 const THREADS: u64 = 4;
 const RECORDS: u64 = 300;
@@ -14,10 +14,7 @@ const RECORDS: u64 = 300;
 fn run(lanes: usize) {
     let fabric = fabric();
     let ep = &fabric.endpoint(1).expect("an endpoint");
-    let segments = (0..lanes).map(|lane| (0..32 / lanes).map(|i| block(2 + lane * 32 / lanes + i)).collect());
-    let blocks =
-        Blocks { root: block(1), scratch: block(90), lanes: segments.collect(), segment_bytes: 4096 };
-    let space = block_on(ep, Log::create(ep, 7, blocks)).expect("a log");
+    let space = block_on(ep, Log::create(ep, 7, blocks(ep, lanes, 32 / lanes, 4096))).expect("a log");
     let opened = async { Log::resume(ep, Contents::read(ep, space).await?, Options::default()).await };
     let log = &block_on(ep, opened).expect("it opens");
     // Each thread publishes the last of its numbers that is durable.

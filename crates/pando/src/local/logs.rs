@@ -7,9 +7,9 @@
 use std::sync::Arc;
 use std::thread;
 
-use pando_dex::Redone;
-use pando_fabric::{GlobalAddr, MemoryServerId};
-use pando_log::{Blocks, Contents, Log, LogError, Options, Persistence, Report, Space};
+use pando_dex::{LOG_PER_CACHE_BYTE, LOG_SEGMENTS_MIN, Redone};
+use pando_fabric::GlobalAddr;
+use pando_log::{Blocks, Contents, Log, LogError, Options, Persistence, Report, Shape, Space};
 use pando_pool::{IndexRecord, LogPlace, Placement, PoolError};
 use pando_rt::block_on;
 
@@ -20,13 +20,6 @@ use crate::layout::with_layout;
 use crate::options::Durability;
 use crate::place::AnyEndpoint;
 use crate::shared::Shared;
-
-/// Bytes of a log for each byte of cache: a checkpoint may log an image of each node in the cache, in a
-/// quarter of the log.
-const PER_CACHE_BYTE: u64 = 4;
-
-/// Smallest number of segments of a lane.
-const SEGMENTS_MIN: u64 = 4;
 
 /// Gives an index a log, or takes it away, before this process claims and changes any of the index.
 ///
@@ -53,7 +46,7 @@ pub(crate) struct OpenLog {
 impl OpenLog {
     /// Bytes that the index's cache may have.
     pub fn cache_max(&self) -> u64 {
-        self.log.space().bytes() / PER_CACHE_BYTE
+        self.log.space().bytes() / LOG_PER_CACHE_BYTE
     }
 }
 
@@ -98,12 +91,10 @@ fn of_log(error: LogError) -> Error {
 fn bytes_of_log(shared: &Shared) -> Result<u64> {
     let segment = shared.pool.max_block();
     let pool: u64 = shared.fabric.regions().iter().map(|region| region.len).sum();
-    // The root block lists all segments.
-    let most = segment.saturating_mul(segment / 8 - 8);
-    let wanted = shared.config.cache.saturating_mul(PER_CACHE_BYTE).min(pool / 4).min(most);
+    let wanted = shared.config.cache.saturating_mul(LOG_PER_CACHE_BYTE).min(pool / 4);
     let segments = wanted / segment;
     let lanes = lanes_of(segments);
-    if segments < SEGMENTS_MIN {
+    if segments < LOG_SEGMENTS_MIN {
         let text = format!("a log of {wanted} bytes is too small; give the pool or the cache more memory");
         return Err(Error::InvalidOption(text));
     }
@@ -113,7 +104,7 @@ fn bytes_of_log(shared: &Shared) -> Result<u64> {
 /// A lane for each processor, if the log is large enough for that. Workers share lanes.
 fn lanes_of(segments: u64) -> u64 {
     let processors = thread::available_parallelism().map_or(1, |count| count.get() as u64);
-    (segments / SEGMENTS_MIN).clamp(1, processors)
+    (segments / LOG_SEGMENTS_MIN).clamp(1, processors)
 }
 
 fn find(shared: &Shared, ep: &AnyEndpoint, index_id: u32) -> Result<Option<Space>> {
@@ -127,30 +118,23 @@ fn read_space(ep: &AnyEndpoint, place: &LogPlace) -> Result<Space> {
 }
 
 fn create(shared: &Shared, ep: &AnyEndpoint, index_id: u32, bytes: u64) -> Result<()> {
-    let (pool, segment) = (&shared.pool, shared.pool.max_block());
-    let lanes = lanes_of(bytes / segment);
-    let each = bytes / segment / lanes;
-    let alloc = |bytes| Ok::<_, Error>(block_on(ep, pool.alloc(ep, Placement::LeastLoaded, bytes))?);
+    let (pool, segment_bytes) = (&shared.pool, shared.pool.max_block());
+    let lanes = lanes_of(bytes / segment_bytes);
+    let segments = (bytes / segment_bytes / lanes) as usize;
+    let shape = Shape { lanes: lanes as usize, segments, segment_bytes };
     let mut allocated: Vec<(GlobalAddr, u64)> = Vec::new();
-    let mut made = || {
-        let mut segments = vec![Vec::new(); lanes as usize];
-        for i in 0..lanes * each {
-            let at = alloc(segment)?;
-            allocated.push((at, segment));
-            segments[(i % lanes) as usize].push(at);
-        }
-        let scratch = alloc(segment)?;
-        allocated.push((scratch, segment));
-        let root_bytes = Space::root_bytes(lanes as usize, each as usize);
-        let root = block_on(ep, pool.alloc(ep, Placement::Prefer(MemoryServerId(0)), root_bytes))?;
-        allocated.push((root, root_bytes));
-        let blocks = Blocks { root, scratch, lanes: segments, segment_bytes: segment };
-        block_on(ep, Log::create(ep, index_id, blocks)).map_err(of_log)?;
-        let mut logs = block_on(ep, pool.logs(ep))?;
-        logs.push(LogPlace { index_id, root });
-        Ok(block_on(ep, pool.set_logs(ep, &logs))?)
+    let alloc = async |bytes| {
+        let at = pool.alloc(ep, Placement::LeastLoaded, bytes).await?;
+        allocated.push((at, bytes));
+        Ok::<_, Error>(at)
     };
-    let made = made();
+    let made = block_on(ep, async {
+        let blocks = Blocks::gather(shape, alloc).await?;
+        let root = Log::create(ep, index_id, blocks).await.map_err(of_log)?.root();
+        let mut logs = pool.logs(ep).await?;
+        logs.push(LogPlace { index_id, root });
+        Ok(pool.set_logs(ep, &logs).await?)
+    });
     if made.as_ref().is_err_and(|error: &Error| !error.may_have_taken_effect()) {
         for (at, bytes) in allocated {
             block_on(ep, pool.free(ep, at, bytes))?;

@@ -120,6 +120,18 @@ pub enum Durability {
     Immediate,
 }
 
+/// As `pando --durability` takes it.
+impl std::fmt::Display for Durability {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Off => f.write_str("off"),
+            Self::Process => f.write_str("process"),
+            Self::Group(interval) => write!(f, "group:{interval:?}"),
+            Self::Immediate => f.write_str("immediate"),
+        }
+    }
+}
+
 /// How far a recovery is ([`Config::on_recovery`]).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]

@@ -5,6 +5,7 @@
 
 mod cooling;
 mod data;
+mod durability;
 mod elasticity;
 mod local;
 mod offloading;
@@ -38,6 +39,7 @@ pub(super) const EXPERIMENTS: &[Experiment] = &[
     data::FIG17,
     sizes::FIG18,
     elasticity::BALANCE,
+    durability::LOG_COSTS,
 ];
 
 /// Columns of most tables.
