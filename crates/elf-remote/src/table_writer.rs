@@ -401,7 +401,7 @@ impl TableWriter {
             Ok(dropped) => dropped,
             Err(error @ PoolError::CatalogUnknown { .. }) => {
                 // If it is gone, another process may have dropped it and free its blocks.
-                if let (Ok(batch), Ok(None)) = (known, self.record(ep).await) {
+                if let (Ok(batch), Ok(None) | Err(_)) = (known, self.record(ep).await) {
                     self.switcher.limbo.doubt(batch);
                 }
                 return Err(error.into());

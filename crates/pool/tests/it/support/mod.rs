@@ -324,7 +324,7 @@ impl Endpoint for Ep {
     async fn persist(&self, at: GlobalAddr, len: u64) -> Result<()> {
         self.step(at, 0).await?;
         self.memory.persist(at, len);
-        Ok(())
+        self.answer(at, ())
     }
 
     async fn yield_now(&self) {
