@@ -66,13 +66,15 @@ fn number(token: &str) -> Option<Number> {
 /// two cannot be compared (different units, or nothing given).
 pub(super) fn deviates(paper: &str, ours: &str) -> bool {
     let Some(ours) = number(ours) else { return false };
-    let is_bound = paper.starts_with("at most");
+    let (is_upper, is_lower) = (paper.starts_with("at most"), paper.starts_with("at least"));
+    let is_outside = |paper, ours| match () {
+        () if is_upper => ours > paper,
+        () if is_lower => ours < paper,
+        () => differ(paper, ours),
+    };
     match (number_in(paper), ours) {
         (Some(Number::Ratio(paper)), Number::Ratio(ours))
-        | (Some(Number::Plain(paper)), Number::Plain(ours)) => match is_bound {
-            true => ours > paper,
-            false => differ(paper, ours),
-        },
+        | (Some(Number::Plain(paper)), Number::Plain(ours)) => is_outside(paper, ours),
         (None, Number::Ratio(ours)) => {
             let said = WORDS.iter().find(|(word, ..)| paper.contains(word));
             said.is_some_and(|&(_, least, greatest)| !(least..=greatest).contains(&ours))
@@ -119,6 +121,7 @@ mod tests {
             ("0.04", "0.069"),
             ("1.03x", "0.23x"),
             ("at most 1.3", "1.31"),
+            ("at least 0.75x", "0.74x"),
         ] {
             assert!(deviates(paper, ours), "{paper}, {ours}");
         }
@@ -131,6 +134,7 @@ mod tests {
             ("not given", "5.52x"),
             ("-8%", "+0%"),
             ("at most 1.3", "0.40"),
+            ("at least 0.75x", "1.10x"),
         ] {
             assert!(!deviates(paper, ours), "{paper}, {ours}");
         }
