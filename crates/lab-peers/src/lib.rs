@@ -4,7 +4,8 @@
 //! map's documentation recommends: guards are pinned per batch of operations, and keys are not copied if the
 //! map takes integers. [`driver`] measures, [`data`] makes the keys and the expected answers, [`report`]
 //! prints, and [`turns`] compares two builds of this program. With the feature `elf`, `selections` compares Elf
-//! with other ways to answer conditions on several columns.
+//! with other ways to answer conditions on several columns; with the feature `durable`, `durable` compares maps in
+//! files.
 //!
 //! Every answer is checked during the measurement, by arithmetic on registers. So the compiler cannot remove
 //! a lookup, and a map that loses or mixes up records fails instead of appearing fast.
@@ -12,6 +13,8 @@
 
 pub mod data;
 pub mod driver;
+#[cfg(feature = "durable")]
+pub mod durable;
 pub mod instructions;
 pub mod maps;
 mod measure;

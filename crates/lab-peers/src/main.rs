@@ -11,7 +11,8 @@ use pando_lab_peers::instructions::{self, Count};
 use pando_lab_peers::maps::{self, Entry};
 use pando_lab_peers::turns;
 use pando_workload::{Distribution, KeySpace};
-use std::path::PathBuf;
+use serde::Serialize;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -71,6 +72,17 @@ struct Arguments {
     /// maps; needs the feature `elf`.
     #[arg(long, value_name = "ROWS", num_args = 0..=1, default_missing_value = "6m", value_parser = count)]
     elf: Option<u64>,
+    /// Compare maps in files by what they promise of updates that were answered, with so many keys; needs the feature
+    /// `durable`.
+    #[arg(long, value_name = "KEYS", num_args = 0..=1, default_missing_value = "200k", value_parser = count)]
+    durable: Option<u64>,
+    /// Directory for these files, on the disk in question.
+    #[arg(long, requires = "durable", default_value = ".")]
+    directory: PathBuf,
+    /// Promises to compare; `group` is kept by a synced write each 50 ms.
+    #[arg(long, requires = "durable", value_delimiter = ',', default_value = "off,process,group,immediate")]
+    #[arg(value_parser = ["off", "process", "group", "immediate"])]
+    promise: Vec<String>,
     /// What the process runs in which instructions of one map are counted.
     #[arg(long, hide = true, value_parser = map)]
     counted: Option<Entry>,
@@ -90,6 +102,9 @@ fn run(arguments: Arguments) -> anyhow::Result<()> {
     if let Some(rows) = arguments.elf {
         return elf(rows, arguments.rounds, arguments.json.as_deref());
     }
+    if let Some(keys) = arguments.durable {
+        return durable(keys, arguments);
+    }
     if let Some(operations) = arguments.instructions {
         return instructions(&arguments, operations);
     }
@@ -101,32 +116,53 @@ fn run(arguments: Arguments) -> anyhow::Result<()> {
     }
     let json = arguments.json.clone();
     let report = plan(arguments)?.run(|what| eprintln!("{what}"))?;
-    print!("{}", report.markdown());
-    if let Some(path) = json {
-        let text = serde_json::to_string_pretty(&report)?;
-        std::fs::write(&path, text + "\n").with_context(|| format!("cannot write {}", path.display()))?;
-    }
-    Ok(())
+    show(&report.markdown(), &report, json.as_deref())
+}
+
+/// Prints a report, and writes it to a file if that is wanted.
+fn show(markdown: &str, report: &impl Serialize, json: Option<&Path>) -> anyhow::Result<()> {
+    print!("{markdown}");
+    let Some(path) = json else { return Ok(()) };
+    let text = serde_json::to_string_pretty(report)?;
+    std::fs::write(path, text + "\n").with_context(|| format!("cannot write {}", path.display()))
 }
 
 #[cfg(feature = "elf")]
-fn elf(rows: u64, rounds: usize, json: Option<&std::path::Path>) -> anyhow::Result<()> {
+fn elf(rows: u64, rounds: usize, json: Option<&Path>) -> anyhow::Result<()> {
     use pando_lab_peers::selections::{Comparison, compare};
     let comparison = Comparison { rows: usize::try_from(rows)?, rounds };
     let report = compare(&comparison, |what| eprintln!("{what}"))?;
-    print!("{}", report.markdown());
-    if let Some(path) = json {
-        let text = serde_json::to_string_pretty(&report)?;
-        std::fs::write(path, text + "\n").with_context(|| format!("cannot write {}", path.display()))?;
-    }
-    Ok(())
+    show(&report.markdown(), &report, json)
 }
 
 #[cfg(not(feature = "elf"))]
-fn elf(_rows: u64, _rounds: usize, _json: Option<&std::path::Path>) -> anyhow::Result<()> {
+fn elf(_rows: u64, _rounds: usize, _json: Option<&Path>) -> anyhow::Result<()> {
     anyhow::bail!(
         "this program was built without the comparison of Elf; build it with `cargo build --release -p pando-lab-peers \
          --features elf`"
+    )
+}
+
+#[cfg(feature = "durable")]
+fn durable(keys: u64, arguments: Arguments) -> anyhow::Result<()> {
+    use pando_lab_peers::durable::{Comparison, Promise};
+    let is_wanted = |promise: &Promise| arguments.promise.iter().any(|name| name == promise.name());
+    let comparison = Comparison {
+        keys,
+        rounds: arguments.rounds,
+        time: Duration::from_secs_f64(arguments.seconds),
+        promises: Promise::ALL.into_iter().filter(is_wanted).collect(),
+        directory: arguments.directory,
+    };
+    let report = comparison.run(|what| eprintln!("{what}"))?;
+    show(&report.markdown(), &report, arguments.json.as_deref())
+}
+
+#[cfg(not(feature = "durable"))]
+fn durable(_keys: u64, _arguments: Arguments) -> anyhow::Result<()> {
+    anyhow::bail!(
+        "this program was built without the comparison of maps in files; build it with `cargo build --release -p \
+         pando-lab-peers --features durable`"
     )
 }
 

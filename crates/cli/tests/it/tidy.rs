@@ -80,9 +80,12 @@ const RESERVED: &[(&str, &[&str])] = &[
     ("congee", &["pando-lab-peers"]),
     ("bf-tree", &["pando-lab-peers"]),
     ("concurrent-map", &["pando-lab-peers"]),
+    ("fjall", &["pando-lab-peers"]),
     ("kiddo", &["pando-lab-peers"]),
+    ("redb", &["pando-lab-peers"]),
     ("roaring", &["pando-lab-peers"]),
     ("rstar", &["pando-lab-peers"]),
+    ("sled", &["pando-lab-peers"]),
     ("crossbeam-skiplist", &["pando-lab-peers", "pando-sherman"]),
 ];
 
