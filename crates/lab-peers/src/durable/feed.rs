@@ -29,13 +29,13 @@ impl<'a> Feed<'a> {
         Self { draws, first, sequence, ends, taken: Cell::new(0) }
     }
 
-    /// Key and value of the next update; `None` once the time is over.
+    /// Key and value of the next update; `None` once the time is over, but for the first one.
     #[inline]
     pub fn next(&self) -> Option<(u64, u64)> {
-        if self.ends.load(Relaxed) {
+        let taken = self.taken.get();
+        if taken > 0 && self.ends.load(Relaxed) {
             return None;
         }
-        let taken = self.taken.get();
         self.taken.set(taken + 1);
         Some(self.update(taken))
     }
