@@ -7,7 +7,6 @@
 //! torn, or is left from an earlier lap of the ring, from an earlier opening or from another use of the
 //! block, is none.
 
-use pando_fabric::codec::Put;
 use xxhash_rust::xxh3::Xxh3;
 
 /// Bytes of a batch before its records.
@@ -29,16 +28,15 @@ fn check(seed: u64, header: &[u8], records: &[u8]) -> u64 {
     hasher.digest()
 }
 
-/// The bytes of a batch.
-pub(crate) fn encode(identity: Identity, count: u32, records: &[u8]) -> Vec<u8> {
-    let mut bytes = Vec::with_capacity(HEADER + records.len());
-    bytes.put_u64(identity.epoch);
-    bytes.put_u64(identity.seq);
-    bytes.put_u32(records.len() as u32);
-    bytes.put_u32(count);
-    bytes.put_u64(check(identity.seed, &bytes, records));
-    bytes.extend_from_slice(records);
-    bytes
+/// Completes a batch of records behind [`HEADER`] bytes for its header.
+pub(crate) fn seal(identity: Identity, count: u32, batch: &mut [u8]) {
+    let (header, records) = batch.split_at_mut(HEADER);
+    let counts = u64::from(count) << 32 | records.len() as u64;
+    for (word, number) in header.chunks_exact_mut(8).zip([identity.epoch, identity.seq, counts]) {
+        word.copy_from_slice(&number.to_le_bytes());
+    }
+    let (words, last) = header.split_at_mut(HEADER - 8);
+    last.copy_from_slice(&check(identity.seed, words, records).to_le_bytes());
 }
 
 /// The records of the batch at the front of `bytes`; `None` if there is no such batch.
@@ -59,7 +57,8 @@ mod tests {
     #[test]
     fn a_batch_counts_only_whole_and_as_itself() {
         let identity = Identity { seed: 5, epoch: 7, seq: 9 };
-        let mut bytes = encode(identity, 2, b"two records in all......");
+        let mut bytes = [&[0; HEADER][..], b"two records in all......"].concat();
+        seal(identity, 2, &mut bytes);
         assert_eq!(decode(identity, &bytes), Some(&b"two records in all......"[..]));
         for other in [
             Identity { seed: 6, ..identity },

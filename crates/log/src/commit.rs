@@ -47,6 +47,8 @@ struct State {
     /// Full batches that have no place yet, in order.
     full: VecDeque<Open>,
     open: Open,
+    /// An empty buffer for the records after these.
+    spare: Vec<u8>,
     /// Bytes that these and reservations may take, with a header for each record.
     claimed: u64,
     seq: u64,
@@ -82,7 +84,8 @@ pub(crate) struct Unpersisted {
 /// Records that gather in a batch.
 #[derive(Default)]
 struct Open {
-    records: Vec<u8>,
+    /// Room for the header of the batch, and the records. Empty if there are none.
+    bytes: Vec<u8>,
     /// Numbers of the first and the last of them, and their number.
     first: u64,
     last: u64,
@@ -100,7 +103,7 @@ enum Written {
 struct Posted {
     kept: Kept,
     first: u64,
-    bytes: Arc<[u8]>,
+    bytes: Arc<Vec<u8>>,
     spot: Spot,
     written: Written,
 }
@@ -145,7 +148,7 @@ pub(crate) enum Crowded {
 pub(crate) struct Batch {
     pub seq: u64,
     pub spot: Spot,
-    pub bytes: Arc<[u8]>,
+    pub bytes: Arc<Vec<u8>>,
 }
 
 /// New head of a lane.
@@ -189,6 +192,7 @@ impl Commit {
             epoch,
             full: VecDeque::new(),
             open: Open::default(),
+            spare: Vec::new(),
             claimed: 0,
             seq: 0,
             tail: 0,
@@ -241,20 +245,22 @@ impl Commit {
         }
         let gsn = self.clock.fetch_add(1, SeqCst) + 1;
         let len = record.stored_len();
-        if state.open.records.len() + len + batch::HEADER > state.ring.batch_max() as usize {
+        if state.open.bytes.len().max(batch::HEADER) + len > state.ring.batch_max() as usize {
             let full = std::mem::take(&mut state.open);
             state.full.push_back(full);
         }
         let open = &mut state.open;
         if open.count == 0 {
             open.first = gsn;
+            open.bytes.resize(batch::HEADER, 0);
         }
-        record.encode(gsn, &mut open.records);
+        record.encode(gsn, &mut open.bytes);
         open.last = gsn;
         open.count += 1;
         // What the record takes stays claimed until the batch has its place.
-        state.claimed += (len + batch::HEADER) as u64;
+        state.claimed = state.claimed - reservation.cost + (len + batch::HEADER) as u64;
         drop(state);
+        std::mem::forget(reservation);
         gsn
     }
 
@@ -268,16 +274,21 @@ impl Commit {
         if state.posted.len() >= OUTSTANDING {
             return None;
         }
-        let full = state.full.pop_front();
-        let Open { records, first, last, count } = full.unwrap_or_else(|| std::mem::take(&mut state.open));
-        if count == 0 {
-            return None;
-        }
+        let Open { mut bytes, first, last, count } = match state.full.pop_front() {
+            Some(full) => full,
+            None if state.open.count == 0 => return None,
+            None => {
+                let next = Open { bytes: std::mem::take(&mut state.spare), ..Open::default() };
+                std::mem::replace(&mut state.open, next)
+            }
+        };
         let identity = Identity { seed: state.seed, epoch: state.epoch, seq: state.seq };
-        let bytes: Arc<[u8]> = batch::encode(identity, count, &records).into();
+        batch::seal(identity, count, &mut bytes);
+        let records = bytes.len() - batch::HEADER;
+        let bytes = Arc::new(bytes);
         let spot = state.ring.place(state.tail, bytes.len() as u64);
         let kept = Kept { seq: state.seq, start: state.tail, last };
-        state.claimed -= records.len() as u64 + u64::from(count) * batch::HEADER as u64;
+        state.claimed -= records as u64 + u64::from(count) * batch::HEADER as u64;
         state.posted.push_back(Posted {
             kept,
             first,
@@ -300,6 +311,10 @@ impl Commit {
         while let Some(posted) = state.posted.pop_front_if(|posted| posted.written == Written::Done) {
             state.kept.push_back(posted.kept);
             state.note_unpersisted(&posted);
+            if let Ok(mut bytes) = Arc::try_unwrap(posted.bytes) {
+                bytes.clear();
+                state.spare = bytes;
+            }
         }
         lane.oldest.store(state.first().unwrap_or(NOTHING), SeqCst);
     }

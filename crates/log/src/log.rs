@@ -301,6 +301,8 @@ impl Log {
         let flight = Flight { commit: &self.commit, lane, seq, is_written: Cell::new(false) };
         space::write_bytes(ep, self.space.lanes[lane].addr(spot), &bytes).await?;
         flight.is_written.set(true);
+        // Before the flight ends: the next batch may have the buffer.
+        drop(bytes);
         Ok(true)
     }
 
