@@ -5,15 +5,16 @@
 //! outside of pages, before a record refers to them. [`crate::Log::persist`] persists all of that by one range
 //! of each memory server, since each range costs a flush of the disk.
 //!
-//! If a thread is there that persists ([`crate::Log::serve`]), operations wait for it: one call is under way,
-//! and those who come meanwhile share the next. Without one, each operation that waits persists the log.
+//! If a thread is there that persists ([`crate::Log::serve`]), one call is under way, and those who come meanwhile
+//! share the next. An operation that blocks its thread makes this call itself, if none is under way; others wait
+//! for the thread. Without such a thread, each operation that waits persists the log.
 
 use std::collections::BTreeMap;
 use std::future::poll_fn;
 use std::sync::OnceLock;
 use std::task::{Poll, Waker};
 
-use pando_fabric::{Endpoint, GlobalAddr, MemoryServerId};
+use pando_fabric::{Endpoint, GlobalAddr, MemoryServerId, Nanos};
 
 use crate::error::{LogError, Result};
 use crate::sync::{AtomicU64, Mutex, Ordering::SeqCst, lock};
@@ -30,6 +31,13 @@ pub enum Persistence {
     /// Before an operation answers.
     BeforeAnswer,
 }
+
+/// Longest time that a call waits for those whom the last one answered. They come back within a few microseconds each.
+const GATHER_MAX: Nanos = 200_000;
+/// It waits at most for this part of the last call's time.
+const GATHER_PART: Nanos = 4;
+/// After a call that took less than this, it does not wait.
+const GATHER_FROM: Nanos = 50_000;
 
 /// Called when the log is to be persisted.
 type Wake = Box<dyn Fn() + Send + Sync>;
@@ -52,7 +60,45 @@ pub(crate) struct Disk {
     failed: AtomicU64,
     written: Mutex<Written>,
     waiting: Mutex<Vec<(Goal, Waker)>>,
+    /// Number of those who waited at the end of the last call.
+    expected: AtomicU64,
+    /// Time that the last [`Call`] took.
+    took: AtomicU64,
+    /// 1 while there is a [`Call`].
+    called: AtomicU64,
     server: OnceLock<Wake>,
+}
+
+/// The right to persist for all who wait. At its end the server is woken if somebody waits still.
+#[must_use]
+pub(crate) struct Call<'d>(&'d Disk);
+
+impl Call<'_> {
+    /// Gives those whom the last call answered a moment to come back, so that they share this one.
+    pub async fn gather<E: Endpoint>(&self, ep: &E) {
+        let took = self.0.took.load(SeqCst);
+        if took < GATHER_FROM {
+            return;
+        }
+        let until = ep.now() + (took / GATHER_PART).min(GATHER_MAX);
+        let expected = self.0.expected.load(SeqCst);
+        while (lock(&self.0.waiting).len() as u64) < expected && ep.now() < until {
+            ep.yield_now().await;
+        }
+    }
+
+    pub fn end(self, took: Nanos) {
+        self.0.took.store(took, SeqCst);
+    }
+}
+
+impl Drop for Call<'_> {
+    fn drop(&mut self) {
+        self.0.called.store(0, SeqCst);
+        if let Some(wake) = self.0.server.get().filter(|_| self.0.is_awaited()) {
+            wake();
+        }
+    }
 }
 
 /// Values that are written, but not known to be persisted.
@@ -72,6 +118,9 @@ impl Disk {
             failed: AtomicU64::new(0),
             written: Mutex::default(),
             waiting: Mutex::default(),
+            expected: AtomicU64::new(0),
+            took: AtomicU64::new(0),
+            called: AtomicU64::new(0),
             server: OnceLock::new(),
         }
     }
@@ -117,7 +166,10 @@ impl Disk {
     }
 
     fn wake(&self, is_ready: impl Fn(Goal) -> bool) {
-        let ready: Vec<_> = lock(&self.waiting).extract_if(.., |(goal, _)| is_ready(*goal)).collect();
+        let mut waiting = lock(&self.waiting);
+        self.expected.store(waiting.len() as u64, SeqCst);
+        let ready: Vec<_> = waiting.extract_if(.., |(goal, _)| is_ready(*goal)).collect();
+        drop(waiting);
         ready.into_iter().for_each(|(_, waker)| waker.wake());
     }
 
@@ -128,6 +180,34 @@ impl Disk {
 
     pub fn is_awaited(&self) -> bool {
         !lock(&self.waiting).is_empty()
+    }
+
+    /// `None` if there is a call already. Its end wakes the server for everybody who waits by then.
+    pub fn call(&self) -> Option<Call<'_>> {
+        (self.called.swap(1, SeqCst) == 0).then(|| Call(self))
+    }
+
+    /// Notes that the caller waits for this, if there is a server but no task to be woken: then the caller blocks its
+    /// thread, and may as well make the [`Call`].
+    pub async fn blocks(&self, goal: Goal) -> bool {
+        poll_fn(|cx| {
+            let blocks = is_of_no_task(cx.waker()) && self.server.get().is_some();
+            if blocks {
+                lock(&self.waiting).push((goal, cx.waker().clone()));
+            }
+            Poll::Ready(blocks)
+        })
+        .await
+    }
+
+    /// Waits, after [`Disk::blocks`], until somebody else has persisted this or failed to, or the caller blocks no
+    /// more.
+    pub async fn await_others(&self, goal: Goal) {
+        poll_fn(|cx| {
+            let is_over = self.is_reached(goal) || self.check().is_err() || !is_of_no_task(cx.waker());
+            if is_over { Poll::Ready(()) } else { Poll::Pending }
+        })
+        .await;
     }
 
     /// Waits until the server has persisted this; `false` if there is no server.
@@ -150,6 +230,12 @@ impl Disk {
         .await;
         self.check().map(|()| true)
     }
+}
+
+/// Whether this is like [`Waker::noop`], with which a thread polls that waits for one operation. (The tables of two
+/// such wakers may have two addresses, so `will_wake` does not tell.)
+fn is_of_no_task(waker: &Waker) -> bool {
+    waker.data().is_null()
 }
 
 /// Persists `ranges` by one range of each memory server.
@@ -178,3 +264,6 @@ pub async fn persist_all<E: Endpoint>(ep: &E) -> pando_fabric::Result<()> {
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests;

@@ -202,7 +202,12 @@ impl Log {
     /// Waits until everything up to `goal`, which is written, is persisted.
     async fn reach<E: Endpoint>(&self, ep: &E, goal: Goal) -> Result<()> {
         while !self.disk.is_reached(goal) {
-            if !self.disk.await_server(goal).await? {
+            if self.disk.blocks(goal).await {
+                if !self.persist_for_all(ep).await? {
+                    self.disk.await_others(goal).await;
+                    self.disk.check()?;
+                }
+            } else if !self.disk.await_server(goal).await? {
                 self.persist(ep).await?;
             }
         }
@@ -236,6 +241,19 @@ impl Log {
         Ok(())
     }
 
+    /// [`Log::persist`] for all who wait; `false` if somebody else is at it, who wakes the server afterwards.
+    ///
+    /// # Errors
+    /// As for [`Log::persist`].
+    pub async fn persist_for_all<E: Endpoint>(&self, ep: &E) -> Result<bool> {
+        let Some(call) = self.disk.call() else { return Ok(false) };
+        call.gather(ep).await;
+        let start = ep.now();
+        self.persist(ep).await?;
+        call.end(ep.now() - start);
+        Ok(true)
+    }
+
     /// After a failure the kernel may have dropped bytes, so that a second attempt would prove nothing.
     async fn persist_or_fail(&self, persist: impl Future<Output = pando_fabric::Result<()>>) -> Result<()> {
         self.disk.check()?;
@@ -250,7 +268,7 @@ impl Log {
         self.options.persistence != Persistence::Never
     }
 
-    /// From now on somebody calls [`Log::persist`] whenever `wake` is called while the log
+    /// From now on somebody calls [`Log::persist_for_all`] whenever `wake` is called while the log
     /// [is awaited](Log::is_awaited).
     pub fn serve(&self, wake: Box<dyn Fn() + Send + Sync>) {
         self.disk.serve(wake);

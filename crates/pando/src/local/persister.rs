@@ -1,7 +1,8 @@
 //! The thread that persists a log, so that operations that wait for the disk hold up no others.
 //!
-//! While one call is under way, the next batches gather; all who wait for these share the next call. Without
-//! anybody who waits it persists the log once in an interval, if there is one.
+//! While one call is under way, the next batches gather; all who wait for these share the next call. An operation
+//! that blocks its thread makes the call itself if there is none. Without anybody who waits the thread persists the
+//! log once in an interval, if there is one.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Acquire, Ordering::Release};
@@ -65,13 +66,23 @@ fn persist_until(log: &Log, ep: &AnyEndpoint, interval: Option<Duration>, ends: 
     let mut last = Instant::now();
     while !ends.load(Acquire) {
         let left = interval.map(|interval| interval.saturating_sub(last.elapsed()));
-        if log.is_awaited() || left == Some(Duration::ZERO) {
-            last = Instant::now();
-            if block_on(ep, log.persist(ep)).is_err() {
-                // Every operation reports it from now on.
-                return;
+        let now = Instant::now();
+        let done = if left == Some(Duration::ZERO) {
+            block_on(ep, log.persist(ep)).map(|()| true)
+        } else if log.is_awaited() {
+            block_on(ep, log.persist_for_all(ep))
+        } else {
+            Ok(false)
+        };
+        match done {
+            Ok(true) => {
+                last = now;
+                continue;
             }
-            continue;
+            // Whoever is at it wakes this thread afterwards.
+            Ok(false) => {}
+            // Every operation reports it from now on.
+            Err(_) => return,
         }
         match left {
             Some(left) => thread::park_timeout(left),
