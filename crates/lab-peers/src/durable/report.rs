@@ -107,8 +107,8 @@ impl Report {
         }
         writeln!(
             out,
-            "\nUpdates per second of {} keys of 8 bytes, uniform, values of 8 bytes: median of {} rounds of {} s, in turns; \
-             in brackets the ratio to the fastest map of others with the same promise. One synced write of 4 KiB took \
+            "\nUpdates per second of {} keys of 8 bytes, uniform, values of 8 bytes: median of {} rounds of {} s, in \
+             turns; in brackets the ratio to the fastest map of others with the same promise. One synced write of 4 KiB took \
              {:.2} ms.\n",
             self.keys, self.rounds, self.seconds, self.synced_write_ms
         )?;

@@ -1,6 +1,7 @@
 //! fjall: a log-structured merge tree with a journal.
 //!
-//! With [`Promise::Group`], a thread persists the journal once in an interval.
+//! An update alone is an insert, or a batch of one if it is to be on the disk, since inserts have no persist mode. With
+//! [`Promise::Group`], a thread persists the journal once in an interval.
 
 use std::path::Path;
 use std::sync::Arc;
