@@ -119,8 +119,10 @@ impl Comparison {
         let mut rates = vec![Rates::default(); entries.len()];
         let mut syncs = Vec::new();
         for round in 0..self.rounds {
-            // The map that comes first changes from round to round.
-            for i in (0..entries.len()).map(|i| (i + round) % entries.len()) {
+            // Another order in each round: a disk may be slower after a map that wrote much.
+            let mut order: Vec<usize> = (0..entries.len()).collect();
+            order.sort_by_key(|&i| mix64((round * entries.len() + i) as u64));
+            for i in order {
                 syncs.push(synced_write_ms(home.path()).context("a file cannot be written and synced")?);
                 let entry = &entries[i];
                 tell(&format!("round {}, {}: {}", round + 1, entry.promise.name(), entry.name));
