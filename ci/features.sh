@@ -8,4 +8,4 @@ source ci/optional.sh
 cargo clippy "${optional[@]}" --all-targets -- -D warnings
 cargo test "${optional[@]}" --test it -- \
     defects:: schedules:: left_locks:: killed:: record_batches bad_input
-cargo test "${optional[@]}" --test killed
+KILLED_TIMES=15 cargo test "${optional[@]}" --test killed

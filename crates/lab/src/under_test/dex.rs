@@ -5,6 +5,8 @@
 //! continues into the keys of the next server. All other operations of a driver use the thread's own compute
 //! server.
 
+use std::cell::OnceCell;
+use std::iter::repeat_with;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -94,7 +96,9 @@ impl<'a, L: Layout> Assembly<'a, L> {
     /// A full pool; nodes of impossible sizes; errors of the fabric.
     pub async fn load<E: Endpoint>(&self, ep: &E, source: &dyn SortedSource) -> Result<GlobalAddr, DexError> {
         let Self { pool, layout, boundaries, tree, .. } = self;
-        let root = Tree::create(ep, pool, *layout, tree.index_id, boundaries).await?;
+        // The load makes leaves that end at the boundaries, and as many levels above them as these need.
+        let cuts: &[_] = if source.is_empty() { boundaries } else { &[] };
+        let root = Tree::create(ep, pool, *layout, tree.index_id, cuts).await?;
         if !source.is_empty() {
             let pool = Pool::clone(pool);
             let load = BulkLoad::new(*layout, pool, tree.index_id, tree.subtree_level, boundaries)
@@ -179,8 +183,8 @@ impl<L: Layout> Dex<L> {
 
 /// State of one thread.
 pub struct DexThread {
-    /// By compute server.
-    pub workers: Vec<CacheWorker>,
+    /// By compute server; made at its first use.
+    workers: Vec<OnceCell<CacheWorker>>,
     pub router: Router,
 }
 
@@ -195,7 +199,9 @@ type At<'c, L> = Client<'c, Dex<L>, SimPort>;
 impl<'c, L: Layout> At<'c, L> {
     /// Access to one compute server.
     pub fn server(self, number: usize) -> (&'c Tree<L>, Ctx<'c, SimEndpoint>) {
-        (&self.system.trees[number], Ctx { ep: &self.port.ep, worker: &self.own.workers[number] })
+        let tree = &self.system.trees[number];
+        let worker = self.own.workers[number].get_or_init(|| tree.cache().worker());
+        (tree, Ctx { ep: &self.port.ep, worker })
     }
 
     /// Performs an operation at the owner of `key`.
@@ -218,11 +224,13 @@ impl<L: Layout> SystemUnderTest<SimPort> for Dex<L> {
 
     fn begin_thread(&self, _: usize) -> DexThread {
         let router = Router::new(Arc::clone(&self.routes), self.threads.fetch_add(1, Relaxed));
-        DexThread { workers: self.trees.iter().map(|tree| tree.cache().worker()).collect(), router }
+        DexThread { workers: repeat_with(OnceCell::new).take(self.trees.len()).collect(), router }
     }
 
     fn end_thread(&self, own: DexThread) {
-        self.trees.iter().zip(&own.workers).for_each(|(tree, worker)| tree.cache().retire(worker));
+        for (tree, worker) in self.trees.iter().zip(&own.workers) {
+            worker.get().into_iter().for_each(|worker| tree.cache().retire(worker));
+        }
     }
 
     async fn get(at: At<'_, L>, key: &[u8], out: &mut Vec<u8>) -> Result<bool, DexError> {
