@@ -69,7 +69,8 @@ pub(crate) struct Disk {
     server: OnceLock<Wake>,
 }
 
-/// The right to persist for all who wait. At its end the server is woken if somebody waits still.
+/// The right to persist for all who wait. At its end the server is woken if a task waits still; those who block their
+/// threads see the end.
 #[must_use]
 pub(crate) struct Call<'d>(&'d Disk);
 
@@ -95,7 +96,9 @@ impl Call<'_> {
 impl Drop for Call<'_> {
     fn drop(&mut self) {
         self.0.called.store(0, SeqCst);
-        if let Some(wake) = self.0.server.get().filter(|_| self.0.is_awaited()) {
+        let waits = |(_, waker): &(Goal, Waker)| !is_of_no_task(waker);
+        let is_awaited = lock(&self.0.waiting).iter().any(waits);
+        if let Some(wake) = self.0.server.get().filter(|_| is_awaited) {
             wake();
         }
     }
@@ -182,7 +185,7 @@ impl Disk {
         !lock(&self.waiting).is_empty()
     }
 
-    /// `None` if there is a call already. Its end wakes the server for everybody who waits by then.
+    /// `None` if there is a call already.
     pub fn call(&self) -> Option<Call<'_>> {
         (self.called.swap(1, SeqCst) == 0).then(|| Call(self))
     }
@@ -192,20 +195,21 @@ impl Disk {
     pub async fn blocks(&self, goal: Goal) -> bool {
         poll_fn(|cx| {
             let blocks = is_of_no_task(cx.waker()) && self.server.get().is_some();
-            if blocks {
-                lock(&self.waiting).push((goal, cx.waker().clone()));
+            let is_there = |(other, waker): &(Goal, Waker)| *other == goal && is_of_no_task(waker);
+            let mut waiting = lock(&self.waiting);
+            if blocks && !waiting.iter().any(is_there) {
+                waiting.push((goal, cx.waker().clone()));
             }
             Poll::Ready(blocks)
         })
         .await
     }
 
-    /// Waits, after [`Disk::blocks`], until somebody else has persisted this or failed to, or the caller blocks no
-    /// more.
-    pub async fn await_others(&self, goal: Goal) {
-        poll_fn(|cx| {
-            let is_over = self.is_reached(goal) || self.check().is_err() || !is_of_no_task(cx.waker());
-            if is_over { Poll::Ready(()) } else { Poll::Pending }
+    /// Waits, after [`Disk::blocks`], until the call of somebody else has ended, or the caller blocks no more.
+    pub async fn await_others(&self) {
+        poll_fn(|cx| match self.called.load(SeqCst) == 1 && is_of_no_task(cx.waker()) {
+            true => Poll::Pending,
+            false => Poll::Ready(()),
         })
         .await;
     }

@@ -204,8 +204,7 @@ impl Log {
         while !self.disk.is_reached(goal) {
             if self.disk.blocks(goal).await {
                 if !self.persist_for_all(ep).await? {
-                    self.disk.await_others(goal).await;
-                    self.disk.check()?;
+                    self.disk.await_others().await;
                 }
             } else if !self.disk.await_server(goal).await? {
                 self.persist(ep).await?;
@@ -241,7 +240,8 @@ impl Log {
         Ok(())
     }
 
-    /// [`Log::persist`] for all who wait; `false` if somebody else is at it, who wakes the server afterwards.
+    /// [`Log::persist`] for all who wait; `false` if somebody else is at it, who wakes the server afterwards if others than
+    /// blocked threads wait.
     ///
     /// # Errors
     /// As for [`Log::persist`].
