@@ -71,8 +71,9 @@ fn cells(setting: &Setting) -> Vec<Cell> {
                 keys: records * all,
                 // Each server has records of its own, of which some are hot.
                 ranks: None,
-                warmup: records * all / 2,
-                length: Length::Ops(records * all / 2),
+                warmup: records * all / 4,
+                // Not a number of operations: the slowest of ten thousand threads would decide.
+                length: Length::Seconds(2e-3),
                 ..spec
             };
             cells.push(plot::cell(workload, peers::DEX, servers as f64, servers, spec));
