@@ -55,6 +55,7 @@ const ARROWS: &[(&str, &[&str])] = &[
             "pando-fabric-local",
             "pando-sim",
             "pando-pool",
+            "pando-log",
             "pando-cache",
             "pando-dex",
             "pando-sherman",

@@ -8,7 +8,7 @@ use pando::{Durability, OffloadPolicy};
 use super::super::cell::{ATOMICS, Cell, LATENCY, LATENCY_P50, READS, THROUGHPUT, TRAFFIC, WRITES};
 use super::super::plot;
 use super::super::results::at;
-use super::super::{Claim, Experiment, Metric, Results, Setting};
+use super::super::{Claim, Experiment, Metric, OWN, Results, Setting};
 use super::{COMMON, claim, times};
 use crate::bench::BenchSpec;
 
@@ -23,7 +23,7 @@ const WORKLOADS: [&str; 3] = [READ_ONLY, WRITE_INTENSIVE, "insert-intensive"];
 pub(super) const LOG_COSTS: Experiment = Experiment {
     name: "log",
     title: "What a log costs",
-    source: "docs/durability.md; no figure of the paper",
+    source: OWN,
     shows: "What it costs that nothing answered or read is lost if a compute server dies: verbs, traffic, throughput, latency.",
     setting: "The cells of Table 2, without offloading, and one more workload, with and without a log of each compute server. \
               Eight threads share a lane; four bytes of log for each byte of cache, one copy, not persisted. Operations in \

@@ -10,7 +10,7 @@ use super::super::cell::{ATOMICS, Cell, LATENCY, READS, THROUGHPUT, TRAFFIC, WRI
 use super::super::plot::{self, Spacing};
 use super::super::results::at;
 use super::super::scale::{PAPER_CACHE, PAPER_KEYS, SERVERS as PAPER_SERVERS};
-use super::super::{Claim, Experiment, Results, Scale, Setting};
+use super::super::{Claim, Experiment, OWN, Results, Scale, Setting};
 use super::{COMMON, claim, peers, times};
 use crate::bench::{BenchSpec, Length};
 
@@ -23,7 +23,7 @@ const WORKLOADS: [&str; 2] = ["read-only", "write-intensive"];
 pub(super) const SCALE: Experiment = Experiment {
     name: "scale",
     title: "Many servers",
-    source: "DEX, §8.1 has 4 servers of each kind; no figure",
+    source: OWN,
     shows: "Whether an operation costs as little in a cluster of a thousand servers as in one of four, and what bends the curve.",
     setting: "As many memory servers as compute servers, ten threads on each of these. Records and cache of a compute server do not \
               depend on their number. Zipf 0.99 within the keys of each server, whose threads use only these; boundaries stay.",
