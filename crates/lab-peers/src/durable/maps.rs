@@ -11,6 +11,8 @@ mod sled;
 
 use std::path::Path;
 
+use anyhow::Context;
+
 use super::Promise;
 use super::feed::Feed;
 
@@ -47,6 +49,11 @@ impl Entry {
     pub fn is_ours(&self) -> bool {
         self.name == pando::NAME
     }
+}
+
+/// The number in the bytes of a value.
+fn number(value: &[u8]) -> anyhow::Result<u64> {
+    Ok(u64::from_be_bytes(*value.first_chunk().context("a value is too short")?))
 }
 
 /// All maps, by promise.

@@ -8,10 +8,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread::{self, JoinHandle};
 
-use anyhow::Context;
 use fjall::{Database, Keyspace, KeyspaceCreateOptions, PersistMode};
 
-use super::Map;
+use super::{Map, number};
 use crate::durable::feed::Feed;
 use crate::durable::{INTERVAL, Promise};
 
@@ -57,8 +56,7 @@ impl Map for Fjall {
     }
 
     fn get(&self, key: u64) -> anyhow::Result<Option<u64>> {
-        let Some(value) = self.keyspace.get(key.to_be_bytes())? else { return Ok(None) };
-        Ok(Some(u64::from_be_bytes(*value.first_chunk().context("a value is too short")?)))
+        self.keyspace.get(key.to_be_bytes())?.map(|value| number(&value)).transpose()
     }
 }
 

@@ -7,10 +7,9 @@
 use std::fs::File;
 use std::path::Path;
 
-use anyhow::Context;
 use sled::{Batch, Config, Db};
 
-use super::Map;
+use super::{Map, number};
 use crate::durable::feed::Feed;
 use crate::durable::{INTERVAL, Promise};
 
@@ -57,7 +56,6 @@ impl Map for Sled {
     }
 
     fn get(&self, key: u64) -> anyhow::Result<Option<u64>> {
-        let Some(value) = self.map.get(key.to_be_bytes())? else { return Ok(None) };
-        Ok(Some(u64::from_be_bytes(*value.first_chunk().context("a value is too short")?)))
+        self.map.get(key.to_be_bytes())?.map(|value| number(&value)).transpose()
     }
 }
