@@ -41,7 +41,7 @@ pub struct PoolArgs {
     pub cache: u64,
     /// What survives the end of this process: off (what was written back; the pool is refused), process (all that was
     /// answered, unless power is lost), group:TIME (after a loss of power, what was answered that long before) or immediate
-    /// (all that was answered). A log needs a pool in a file or a directory
+    /// (all that was answered); the last two need a pool in a file or a directory
     #[arg(long, value_name = "WHAT", default_value = "off", value_parser = parse_durability)]
     pub durability: Durability,
 }

@@ -7,16 +7,20 @@
 use std::io::{Write, stdout};
 use std::net::{SocketAddr, TcpListener};
 use std::path::Path;
+use std::time::Duration;
 
 use clap::Args;
-use pando::{Cluster, Config, Index, OpenOptions, Ownership};
+use pando::{Cluster, Config, Durability, Error, Index, OpenOptions, Ownership};
 use pando_lab::units::parse_size;
 use pando_server::{OperationConfig, OperationServer, compute_server_metrics};
 
-use crate::args::AccessArgs;
-use crate::daemon::{DaemonArgs, check_listening, check_secrets};
+use crate::args::{AccessArgs, parse_durability};
+use crate::daemon::{Daemon, DaemonArgs, check_listening, check_secrets};
 use crate::failure::Failure;
 use crate::pool;
+
+/// Time after which a standby looks whether it is to stop.
+const LOOK: Duration = Duration::from_millis(200);
 
 #[derive(Args, Debug)]
 pub struct ComputeServerArgs {
@@ -38,6 +42,12 @@ pub struct ComputeServerArgs {
     /// HOST:PORT at which others reach that, told to all who come to the pool [default: where it listens]
     #[arg(long, value_name = "ADDR")]
     announce: Option<String>,
+    /// What survives the end of this process, as for other commands: off, process, group:TIME or immediate
+    #[arg(long, value_name = "WHAT", default_value = "off", value_parser = parse_durability)]
+    durability: Durability,
+    /// While another process owns the partitions, wait until it gives them up or dies, and take them over
+    #[arg(long)]
+    standby: bool,
     /// Threads that execute operations
     #[arg(long, value_name = "N", default_value = "1")]
     threads: usize,
@@ -50,7 +60,8 @@ pub struct ComputeServerArgs {
 impl ComputeServerArgs {
     fn config(&self) -> Result<Config, Failure> {
         let place = place(&self.memory);
-        Ok(pool::at(Path::new(&place), pool::access(&self.access)?)?.cache(self.cache))
+        let config = pool::at(Path::new(&place), pool::access(&self.access)?)?;
+        Ok(config.cache(self.cache).durability(self.durability))
     }
 
     fn ownership(&self) -> Ownership {
@@ -77,7 +88,10 @@ pub fn run(args: &ComputeServerArgs) -> Result<(), Failure> {
     check_secrets(&pool::secret(args.access.secret_file.as_deref())?, &secret, args.daemon.insecure)?;
     check_listening(&args.listen, &secret, "--operation-secret-file", args.daemon.insecure)?;
     pool::with_cluster(args.config()?, |cluster| {
-        let index = cluster.open_index_with(&args.index, &OpenOptions::default().own(args.ownership()))?;
+        let Some(index) = open(args, cluster, &daemon)? else { return Ok(()) };
+        if let Some(recovery) = index.recovery() {
+            tracing::warn!("the last owner of index {} died: {recovery}", index.name());
+        }
         let listener = TcpListener::bind(&args.listen).map_err(|error| {
             Failure::failed(format_args!("{} cannot be listened at: {error}", args.listen))
         })?;
@@ -108,6 +122,27 @@ pub fn run(args: &ComputeServerArgs) -> Result<(), Failure> {
         drop((http, server));
         Ok(withdrawn?)
     })
+}
+
+/// Opens the index. A standby waits for its owner; `None` if it is told to stop meanwhile.
+fn open(args: &ComputeServerArgs, cluster: &Cluster, daemon: &Daemon) -> Result<Option<Index>, Failure> {
+    let wait = if args.standby { LOOK } else { Duration::ZERO };
+    let options = OpenOptions::default().own(args.ownership()).wait(wait);
+    let mut told = false;
+    loop {
+        match cluster.open_index_with(&args.index, &options) {
+            Err(error @ Error::PartitionOwned { .. }) if args.standby => {
+                if !told {
+                    tracing::info!("standing by: {error}");
+                    told = true;
+                }
+                if daemon.is_to_stop() {
+                    return Ok(None);
+                }
+            }
+            opened => return Ok(Some(opened?)),
+        }
+    }
 }
 
 /// Announces the operation port in the pool.

@@ -114,6 +114,10 @@ impl DaemonArgs {
 }
 
 impl Daemon {
+    pub fn is_to_stop(&self) -> bool {
+        self.interrupt.wanted()
+    }
+
     /// Waits for termination. Returns whether the parent is gone, which would have stopped the daemons in
     /// order.
     pub fn wait(&self) -> bool {

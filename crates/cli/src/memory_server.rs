@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use clap::{Args, ValueEnum};
 use pando::{Backing, MemoryServer, MemoryServerConfig, VerbsOptions};
-use pando_lab::units::{self, parse_size};
+use pando_lab::units::{self, parse_nanos, parse_size};
 use pando_server::memory_server_metrics;
 
 use crate::daemon::{DaemonArgs, check_listening};
@@ -41,6 +41,10 @@ pub struct MemoryServerArgs {
     /// Threads that execute verbs and what is offloaded
     #[arg(long, value_name = "N", default_value = "1")]
     cores: usize,
+    /// How long a process that sends nothing counts as alive; then others may take over what it owns. A third of that, once
+    /// it has no connections
+    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = parse_nanos)]
+    grace: u64,
     /// A file with what clients must know to be let in [default: everybody on this host is]
     #[arg(long, value_name = "FILE")]
     secret_file: Option<PathBuf>,
@@ -73,6 +77,7 @@ pub fn run(args: &MemoryServerArgs) -> Result<(), Failure> {
         .cores(args.cores)
         .clients_max(args.daemon.clients_max)
         .strangers_max(args.daemon.strangers_max)
+        .grace(Duration::from_nanos(args.grace))
         .secret(secret);
     let config = match args.fabric {
         ServedFabric::Tcp => config,

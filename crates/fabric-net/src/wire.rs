@@ -13,7 +13,7 @@ use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, TryFromBytes, Unaligned};
 
 /// Version of this protocol. Peers with different versions do not talk to each other.
-pub const VERSION: u16 = 2;
+pub const VERSION: u16 = 3;
 /// Length of a request's header in bytes.
 pub const REQUEST_HEADER: usize = size_of::<RequestHeader>();
 /// Default maximum length of a body, and of the answer to a READ.

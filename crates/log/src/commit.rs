@@ -149,6 +149,8 @@ pub(crate) struct Batch {
     pub seq: u64,
     pub spot: Spot,
     pub bytes: Arc<Vec<u8>>,
+    /// An earlier WRITE of it failed or was dropped, and may still arrive.
+    pub is_again: bool,
 }
 
 /// New head of a lane.
@@ -269,7 +271,8 @@ impl Commit {
         let mut state = lock(&self.lanes[lane].state);
         if let Some(again) = state.posted.iter_mut().find(|posted| posted.written == Written::Unknown) {
             again.written = Written::InFlight;
-            return Some(Batch { seq: again.kept.seq, spot: again.spot, bytes: Arc::clone(&again.bytes) });
+            let (seq, spot, bytes) = (again.kept.seq, again.spot, Arc::clone(&again.bytes));
+            return Some(Batch { seq, spot, bytes, is_again: true });
         }
         if state.posted.len() >= OUTSTANDING {
             return None;
@@ -298,7 +301,7 @@ impl Commit {
         });
         state.seq += 1;
         state.tail = spot.position + bytes.len() as u64;
-        Some(Batch { seq: kept.seq, spot, bytes })
+        Some(Batch { seq: kept.seq, spot, bytes, is_again: false })
     }
 
     /// Notes that batch `seq` is in the log, or that this is not known.

@@ -23,6 +23,8 @@ pub enum LogError {
     /// The kernel may have dropped what it could not write, so nothing that the log has counts any more.
     #[error("the log could not be persisted; close the pool and open it again, which recovers it")]
     NotPersisted,
+    #[error("this process was silent for so long that others may have taken over what it had")]
+    Expired,
     #[error("another operation did not finish writing to the log for too long")]
     TimedOut,
 }

@@ -10,6 +10,7 @@
 //! that were changed before it began, and then truncates the log.
 
 use std::cell::Cell;
+use std::sync::OnceLock;
 
 use pando_fabric::defect::defect;
 use pando_fabric::{Endpoint, GlobalAddr, Nanos, Patience};
@@ -29,14 +30,20 @@ pub struct Options {
     pub persistence: Persistence,
     /// Longest wait for WRITEs of others.
     pub patience_ns: Nanos,
+    /// Longest time that a WRITE takes whose future was dropped, or that failed: it may still arrive, until then. 0 where
+    /// verbs take effect at once.
+    pub verbs_take_ns: Nanos,
 }
 
 impl Default for Options {
-    /// Without persistence, and with waits of at most 10 s.
+    /// Without persistence, with waits of at most 10 s, and verbs that take effect at once.
     fn default() -> Self {
-        Self { persistence: Persistence::Never, patience_ns: 10_000_000_000 }
+        Self { persistence: Persistence::Never, patience_ns: 10_000_000_000, verbs_take_ns: 0 }
     }
 }
+
+/// Tells whether this process still counts as alive for all others.
+type Lease = Box<dyn Fn() -> bool + Send + Sync>;
 
 /// See the module documentation. Threads share it; each call uses the endpoint of its thread.
 pub struct Log {
@@ -52,6 +59,11 @@ pub struct Log {
     horizon: AtomicU64,
     /// Lower bounds of the records of pages that are being written outside of the cache.
     holds: Mutex<Vec<u64>>,
+    /// Until this time WRITEs that were cut off may arrive, so no space is used again.
+    rest_until: AtomicU64,
+    /// 1 while a checkpoint writes control blocks, and if it did not end.
+    is_cut_off: AtomicU64,
+    lease: OnceLock<Lease>,
 }
 
 impl Log {
@@ -103,7 +115,21 @@ impl Log {
             is_truncating,
             horizon: AtomicU64::new(horizon),
             holds: Mutex::default(),
+            rest_until: AtomicU64::new(0),
+            is_cut_off: AtomicU64::new(0),
+            lease: OnceLock::new(),
         })
+    }
+
+    /// From now on no operation answers while `is_held` says no: other processes may have taken the index over. A
+    /// second lease has no effect.
+    pub fn lend(&self, is_held: Box<dyn Fn() -> bool + Send + Sync>) {
+        let _ = self.lease.set(is_held);
+    }
+
+    #[inline]
+    fn is_lent(&self) -> bool {
+        self.lease.get().is_none_or(|is_held| is_held())
     }
 
     pub fn space(&self) -> &Space {
@@ -160,9 +186,14 @@ impl Log {
     }
 
     /// Whether an operation may answer that has seen everything up to `gsn`: the log has it and, if answers
-    /// wait for that, it is persisted.
+    /// wait for that, it is persisted; and this process counts as alive.
     #[inline]
     pub fn is_durable(&self, gsn: u64) -> bool {
+        self.has(gsn) && self.is_lent()
+    }
+
+    #[inline]
+    fn has(&self, gsn: u64) -> bool {
         match self.options.persistence {
             Persistence::BeforeAnswer if !defect(OfPower::AnswerBeforePersist) => {
                 self.disk.is_reached(Goal::Record(gsn))
@@ -174,15 +205,24 @@ impl Log {
     /// Waits until an operation may answer that has seen everything up to `gsn`.
     ///
     /// # Errors
-    /// [`LogError::TimedOut`]; [`LogError::NotPersisted`]; errors of the fabric. Records up to `gsn` may or may
-    /// not be in the log then.
+    /// [`LogError::TimedOut`]; [`LogError::NotPersisted`]; [`LogError::Expired`]; errors of the fabric. Records up to
+    /// `gsn` may or may not be in the log then.
     pub async fn durable<E: Endpoint>(&self, ep: &E, lane: usize, gsn: u64) -> Result<()> {
         if self.is_durable(gsn) {
             return Ok(());
         }
-        self.logged(ep, lane, gsn).await?;
-        let waits = self.options.persistence == Persistence::BeforeAnswer && !self.is_durable(gsn);
-        if waits { self.reach(ep, Goal::Record(gsn)).await } else { Ok(()) }
+        if !self.has(gsn) {
+            self.logged(ep, lane, gsn).await?;
+            if self.options.persistence == Persistence::BeforeAnswer && !self.has(gsn) {
+                self.reach(ep, Goal::Record(gsn)).await?;
+            }
+        }
+        // The next sign of life may be answered.
+        let patience = Patience::new(self.options.patience_ns);
+        while !self.is_lent() {
+            patience.wait(ep, "a lease").await.map_err(|_| LogError::Expired)?;
+        }
+        Ok(())
     }
 
     /// Waits until a page may be written whose last record is `gsn`, or a block may be used again that this
@@ -315,13 +355,21 @@ impl Log {
 
     /// Writes the next batch of a lane; `false` if there is none that may be written now.
     async fn post<E: Endpoint>(&self, ep: &E, lane: usize) -> Result<bool> {
-        let Some(Batch { seq, spot, bytes }) = self.commit.take(lane) else { return Ok(false) };
+        let Some(Batch { seq, spot, bytes, is_again }) = self.commit.take(lane) else { return Ok(false) };
+        if is_again {
+            self.rest(ep);
+        }
         let flight = Flight { commit: &self.commit, lane, seq, is_written: Cell::new(false) };
         space::write_bytes(ep, self.space.lanes[lane].addr(spot), &bytes).await?;
         flight.is_written.set(true);
         // Before the flight ends: the next batch may have the buffer.
         drop(bytes);
         Ok(true)
+    }
+
+    /// Notes that a WRITE may still arrive that ended some time before now.
+    fn rest<E: Endpoint>(&self, ep: &E) {
+        self.rest_until.fetch_max(ep.now().saturating_add(self.options.verbs_take_ns), SeqCst);
     }
 
     /// Notes that a page outside of the cache is about to be changed and written. The records that are made
@@ -412,15 +460,20 @@ impl Checkpoint<'_> {
             log.persist_or_fail(disk::persist_all(ep)).await?;
         }
         let horizon = log.horizon.fetch_max(self.horizon, SeqCst).max(self.horizon);
-        let mut heads = Vec::new();
-        for (lane, version) in log.versions.iter().enumerate() {
-            let head = log.commit.truncate(lane, horizon);
+        let heads: Vec<_> = (0..log.lanes()).map(|lane| log.commit.truncate(lane, horizon)).collect();
+        // Batches that were written twice are among those that are dropped now, and another checkpoint may have ended in
+        // the middle of a control block.
+        if log.is_cut_off.swap(1, SeqCst) == 1 {
+            log.rest(ep);
+        }
+        ep.sleep_until(log.rest_until.load(SeqCst)).await;
+        for ((lane, version), head) in log.versions.iter().enumerate().zip(&heads) {
             let (epoch, next) = (log.epoch, version.load(SeqCst) + 1);
             let control = Control { version: next, epoch, head: head.position, head_seq: head.seq, horizon };
             control.write(ep, &log.space, lane).await?;
             version.store(next, SeqCst);
-            heads.push(head);
         }
+        log.is_cut_off.store(0, SeqCst);
         if log.persists() && !defect(OfPower::ReuseBeforePersist) {
             log.persist_or_fail(disk::persist(ep, &log.space.controls().collect::<Vec<_>>())).await?;
         }

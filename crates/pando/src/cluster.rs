@@ -16,10 +16,11 @@ use pando_rt::block_on;
 use crate::error::{Error, Result};
 use crate::index::{Index, IndexInfo, OpenIndexes, Registry};
 use crate::local::create::{self, Chosen};
+use crate::local::redo::Recovery;
 use crate::local::{IndexData, logs, lost, open};
-use crate::options::{Config, Durability, IndexOptions, OpenOptions, Place};
+use crate::options::{Config, IndexOptions, OpenOptions, Place};
 use crate::place;
-use crate::recovery::{Recovery, recover};
+use crate::recovery::recover;
 use crate::shared::{Partition, Process, Shared, lock};
 use crate::stats::Stats;
 
@@ -56,22 +57,40 @@ pub struct Cluster {
     recovery: Option<Recovery>,
 }
 
-/// Checks that a process that keeps logs is alone.
-fn check_logs(shared: &Shared) -> Result<()> {
+/// Pause between two attempts to get what another process owns.
+const PAUSE: Duration = Duration::from_millis(50);
+
+/// Opens a pool, after its recovery if it was not closed. Waits for another process that is at this, and may have died.
+fn open_or_recover(config: Config, fresh: u64) -> Result<(Shared, Option<Recovery>)> {
+    let until = Instant::now() + config.patience();
+    let mut recovery = None;
+    loop {
+        let refused = match Shared::open(config.clone(), fresh) {
+            Ok(shared) => return Ok((shared, recovery)),
+            Err(refused) => refused,
+        };
+        match refused {
+            _ if config.mode() != AttachMode::ReadWrite || Instant::now() >= until => return Err(refused),
+            Error::NotClosedCleanly { .. } if recovery.is_none() => recovery = recover(&config, fresh, refused)?,
+            _ if refused.is_being_repaired() => {}
+            _ => return Err(refused),
+        }
+        if recovery.is_none() {
+            std::thread::sleep(PAUSE);
+        }
+    }
+}
+
+/// Removes logs that nobody needs, unless this process only reads.
+fn clear_logs(shared: &Shared) -> Result<()> {
     if shared.read_only() {
         return Ok(());
     }
-    let checked = shared.with_endpoint(|ep| {
-        let is_logged = shared.config.durability != Durability::Off;
-        match is_logged || !block_on(ep, shared.pool.logs(ep))?.is_empty() {
-            true => shared.check_alone(ep, "a pool with logs").and_then(|()| logs::drop_stray(shared, ep)),
-            false => Ok(()),
-        }
-    });
-    if checked.is_err() {
+    let cleared = shared.with_endpoint(|ep| logs::drop_stray(shared, ep));
+    if cleared.is_err() {
         shared.with_endpoint(|ep| Ok(block_on(ep, shared.pool.detach(ep))?))?;
     }
-    checked
+    cleared
 }
 
 impl Cluster {
@@ -83,15 +102,8 @@ impl Cluster {
     pub fn open(config: Config) -> Result<Self> {
         config.check()?;
         let fresh = RandomState::new().hash_one(std::process::id());
-        let mut recovery = None;
-        let shared = match Shared::open(config.clone(), fresh) {
-            Err(refused @ Error::NotClosedCleanly { .. }) if config.mode() == AttachMode::ReadWrite => {
-                recovery = Some(recover(&config, fresh, refused)?);
-                Shared::open(config, fresh)?
-            }
-            opened => opened?,
-        };
-        check_logs(&shared)?;
+        let (shared, recovery) = open_or_recover(config, fresh)?;
+        clear_logs(&shared)?;
         let shared = Arc::new(shared);
         Ok(Self { registry: Arc::new(Registry::new(Arc::clone(&shared))), shared, recovery })
     }
@@ -125,7 +137,7 @@ impl Cluster {
         self.shared.writable()?;
         let mut registry = lock(&self.registry.open);
         let chosen = self.shared.with_endpoint(|ep| create::create(&self.shared, ep, name, options))?;
-        let open = OpenOptions { own: options.own.clone(), expect: None };
+        let open = OpenOptions { own: options.own.clone(), ..OpenOptions::default() };
         self.open_locked(&mut registry, name, &open, Some(chosen))
     }
 
@@ -137,7 +149,8 @@ impl Cluster {
         self.open_index_with(name, &OpenOptions::default())
     }
 
-    /// Opens an index. If this process has it open already, returns that one.
+    /// Opens an index. If this process has it open already, returns that one. Keys of a process that died, and kept a
+    /// log, are taken over ([`Index::recovery`]).
     ///
     /// # Errors
     /// [`Error::UnknownIndex`] with the names that exist; [`Error::WrongLayout`]; [`Error::PartitionOwned`]
@@ -145,7 +158,15 @@ impl Cluster {
     /// [`Error::OpenOtherwise`]; [`Error::Cache`] with the minimum size for a cache that is too small.
     pub fn open_index_with(&self, name: &str, options: &OpenOptions) -> Result<Index> {
         self.shared.check_open()?;
-        self.open_locked(&mut lock(&self.registry.open), name, options, None)
+        let until = Instant::now().checked_add(options.wait);
+        loop {
+            let opened = self.open_locked(&mut lock(&self.registry.open), name, options, None);
+            let left = until.map_or(PAUSE, |until| until.saturating_duration_since(Instant::now()));
+            match opened {
+                Err(Error::PartitionOwned { .. }) if !left.is_zero() => std::thread::sleep(PAUSE.min(left)),
+                opened => return opened,
+            }
+        }
     }
 
     /// Opens the index, or creates it if no index has this name, or the process that was creating it ended
@@ -154,7 +175,8 @@ impl Cluster {
     /// # Errors
     /// As [`Cluster::open_index_with`] with the layout of `options`, and [`Cluster::create_index`].
     pub fn open_or_create_index(&self, name: &str, options: &IndexOptions) -> Result<Index> {
-        let open = OpenOptions { own: options.own.clone(), expect: Some(options.layout) };
+        let open =
+            OpenOptions { own: options.own.clone(), expect: Some(options.layout), ..OpenOptions::default() };
         match self.open_index_with(name, &open) {
             // Creating removes one that is incomplete, and leaves any other.
             Err(Error::UnknownIndex { .. } | Error::BadIndex { .. }) => {

@@ -53,7 +53,7 @@ pub use options::{
     Access, CacheOptions, Config, Create, Durability, IndexOptions, MAX_COMPUTE_SERVERS, OpenOptions,
     Ownership, READ_AHEAD, RecoveryProgress,
 };
-pub use recovery::Recovery;
+pub use local::redo::Recovery;
 pub use session::{
     Answer, Answers, AsyncIntegerSession, AsyncSession, Batch, Batched, IntegerAnswer, IntegerBatch,
     IntegerRange, IntegerSession, IntegerSwapped, Range, Scan, Session, block_on,

@@ -11,6 +11,7 @@ use std::net::{SocketAddr, TcpListener};
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use pando_fabric::{Fabric, MemoryServerId};
 use pando_fabric_local::{
@@ -22,6 +23,9 @@ use pando_fabric_verbs::VerbsOptions;
 use crate::error::{Error, Result};
 use crate::options::{Access, check_count};
 use crate::place::handlers;
+
+/// Shortest time after which a process counts as dead.
+const GRACE_MIN: Duration = Duration::from_millis(100);
 
 /// Largest number of threads of a memory server.
 const CORES_MAX: usize = 256;
@@ -61,6 +65,7 @@ pub struct MemoryServerConfig {
     cores: usize,
     clients_max: usize,
     strangers_max: usize,
+    grace: Duration,
     secret: Secret,
     verbs: Option<VerbsOptions>,
 }
@@ -76,6 +81,7 @@ impl MemoryServerConfig {
             cores: 1,
             clients_max: 4096,
             strangers_max: 256,
+            grace: Duration::from_secs(10),
             secret: Secret::default(),
             verbs: None,
         }
@@ -127,6 +133,14 @@ impl MemoryServerConfig {
         self
     }
 
+    /// Time after which a process that sends nothing counts as dead, so that others may take over what it owns; 10 s. A
+    /// process without connections counts as dead after a third of it. From 100 ms on; choose more than the longest pause of a
+    /// host or the network.
+    pub fn grace(mut self, grace: Duration) -> Self {
+        self.grace = grace;
+        self
+    }
+
     /// Secret that clients must present, at least 16 bytes; none.
     pub fn secret(mut self, secret: impl Into<Secret>) -> Self {
         self.secret = secret.into();
@@ -151,6 +165,10 @@ impl MemoryServer {
     /// be listened at, and for memory or a file that is not available.
     pub fn start(config: &MemoryServerConfig) -> Result<Self> {
         check_count(config.cores, "cores", CORES_MAX)?;
+        if config.grace < GRACE_MIN {
+            let text = format!("a grace of {:?} is shorter than {GRACE_MIN:?}", config.grace);
+            return Err(Error::InvalidOption(text));
+        }
         config.secret.check().map_err(|error| Error::InvalidOption(error.to_string()))?;
         let listener =
             TcpListener::bind(&config.listen).map_err(|error| listening(&config.listen, &error))?;
@@ -160,6 +178,7 @@ impl MemoryServer {
             threads: config.cores,
             clients_max: config.clients_max,
             strangers_max: config.strangers_max,
+            grace: config.grace,
             incarnation,
             fences: fences(&config.backing),
             other_way: config

@@ -1,10 +1,10 @@
-//! Recovery of a pool in files whose process was killed, when it is opened again (`docs/durability.md`).
+//! Recovery of a pool whose processes were killed, when it is opened again (`docs/durability.md`).
 //!
 //! Every index that the process had open has a log, or the pool is refused as before. Each log is read, and the
 //! pages are brought to its end. Then all indexes are walked, and exactly their blocks are allocated. A
 //! recovery that is killed as well is begun anew.
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use pando_dex::audit::Report;
 use pando_elf_remote::{audit_table, is_elf};
@@ -14,50 +14,22 @@ use pando_rt::block_on;
 
 use crate::error::{Error, Result};
 use crate::layout::with_layout;
-use crate::local::logs::{self, RedoneLog};
+use crate::local::logs;
 use crate::local::open::node_layout_of;
+use crate::local::redo::{self, Recovery, RedoneLog};
 use crate::local::servers::audit_whole;
 use crate::options::{Config, Durability, RecoveryProgress};
 use crate::place::{self, AnyEndpoint};
 use crate::shared::Shared;
 
-/// What opening a pool had to recover.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Recovery {
-    /// Indexes with a log.
-    pub indexes: usize,
-    /// Records that were applied.
-    pub records: u64,
-    /// Records behind a gap. No operation that made one was answered.
-    pub dropped: u64,
-    /// Pages that were written.
-    pub pages: u64,
-    /// Changes of entries that were applied to them.
-    pub entries: u64,
-    pub took: Duration,
-}
-
-impl std::fmt::Display for Recovery {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Self { indexes, records, dropped, pages, entries, took } = self;
-        write!(
-            f,
-            "recovered {indexes} indexes in {:.3} s: {records} records of the log, {pages} pages, {entries} changes",
-            took.as_secs_f64()
-        )?;
-        if *dropped > 0 { write!(f, "; dropped {dropped} records that nobody was told of") } else { Ok(()) }
-    }
-}
-
 /// Recovers the pool that `config` describes after `refused`, the error of opening it.
 ///
 /// # Errors
-/// `refused`, if not every index that was open has a log, or another process works on the pool; damage; errors
-/// of the fabric. The pool is still unclean then, and the next attempt begins anew.
-pub(crate) fn recover(config: &Config, seed: u64, refused: Error) -> Result<Recovery> {
+/// `refused`, if not every index that was open has a log; damage; errors of the fabric. The pool is still unclean
+/// then, and the next attempt begins anew. `None` if another process has recovered it meanwhile.
+pub(crate) fn recover(config: &Config, seed: u64, refused: Error) -> Result<Option<Recovery>> {
     let started = Instant::now();
-    let Some((fabric, pool, _lock)) = place::open_for_repair(config, seed)? else { return Err(refused) };
+    let Some((fabric, pool, _lock)) = place::open_for_repair(config, seed)? else { return Ok(None) };
     let shared = Shared::around(config.clone(), fabric, pool, seed);
     let ep = &shared.endpoint()?;
     let recovered = match has_all_logs(&shared, ep) {
@@ -67,7 +39,7 @@ pub(crate) fn recover(config: &Config, seed: u64, refused: Error) -> Result<Reco
     };
     // After an error, the entry of the dead process stays.
     block_on(ep, shared.pool.detach(ep))?;
-    Ok(Recovery { took: started.elapsed(), ..recovered? })
+    Ok(Some(Recovery { took: started.elapsed(), ..recovered? }))
 }
 
 /// Whether this process or the last one keeps logs, and each index that a process had open has one.
@@ -88,12 +60,8 @@ fn redo_all(shared: &Shared, ep: &AnyEndpoint) -> Result<Recovery> {
     for place in block_on(ep, shared.pool.logs(ep))? {
         let Some(record) = records.iter().find(|record| record.id == place.index_id) else { continue };
         let pages = |done, total| shared.config.report_recovery(RecoveryProgress::Pages { done, total });
-        let log = logs::redo(ep, &place, record, pages)?;
-        recovery.indexes += 1;
-        recovery.records += log.report.records;
-        recovery.dropped += log.report.dropped;
-        recovery.pages += log.redone.pages;
-        recovery.entries += log.redone.entries;
+        let log = redo::redo(ep, &place, record, pages)?;
+        recovery.add(&log);
         redone.push(log);
     }
     // 2. Allocate exactly what is in use, and forget the dead process.

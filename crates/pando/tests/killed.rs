@@ -2,20 +2,27 @@
 //! opened each time: everything that was answered or read is there. With the feature `power`, answers wait for the
 //! disk, and each sector of the file that changed since it was last persisted may be lost with the process.
 //!
+//! In one of the plans the pool is in the memory of memory servers, reached by TCP, which stays when the process is
+//! killed. They take the process for dead after a while, and the next one that opens the index is its heir.
+//!
 //! The process also drops, creates and loads an index, which is there as a whole or not at all.
 //!
 //! The child is this program again. Before each change and after each answer it notes the state of the key in
 //! a file that outlives it. A key has states 0, 1, 2, ..: it is absent in the even ones, and in state `s` it has
-//! the value `s` in the odd ones. `KILLED_TIMES` sets the number of kills of each plan; 40 by default.
+//! the value `s` in the odd ones. `KILLED_TIMES` sets the number of kills of each plan, 40 by default; `KILLED_PLAN`
+//! is the beginning of the names of the plans that run.
 
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use pando::{BulkOptions, Cluster, Config, Create, Durability, Error, Index, IndexOptions, Session};
+use pando::{
+    BulkOptions, Cluster, Config, Create, Durability, Error, Index, IndexOptions, MemoryServer, MemoryServerConfig,
+    OpenOptions, Session,
+};
 
 const PLAN: &str = "PANDO_TEST_PLAN";
 const PATH: &str = "PANDO_TEST_PATH";
@@ -33,13 +40,21 @@ struct Plan {
     is_bytes: bool,
     /// Operations of a thread at a time.
     slots: usize,
+    /// Memory servers; 0 if the pool is a file.
+    servers: usize,
 }
 
-const PLANS: [Plan; 3] = [
-    Plan { name: "integers", cache: 64 << 20, is_bytes: false, slots: 1 },
-    Plan { name: "integers, small cache", cache: 64 << 10, is_bytes: false, slots: 4 },
-    Plan { name: "bytes, small cache", cache: 128 << 10, is_bytes: true, slots: 1 },
+const PLANS: [Plan; 4] = [
+    Plan { name: "integers", cache: 64 << 20, is_bytes: false, slots: 1, servers: 0 },
+    Plan { name: "integers, small cache", cache: 64 << 10, is_bytes: false, slots: 4, servers: 0 },
+    Plan { name: "bytes, small cache", cache: 128 << 10, is_bytes: true, slots: 1, servers: 0 },
+    Plan { name: "tcp, bytes, small cache", cache: 128 << 10, is_bytes: true, slots: 4, servers: 2 },
 ];
+
+/// Time after which memory servers take a silent process for dead; a third of it without connections.
+const GRACE: Duration = Duration::from_millis(600);
+/// A heir waits for no longer.
+const WAIT: Duration = Duration::from_secs(20);
 
 /// What is known of each key: words of a file.
 struct Known(File);
@@ -55,7 +70,7 @@ const SEEN: u64 = 2;
 impl Known {
     fn open(directory: &Path) -> Self {
         let path = directory.join("known");
-        let file = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path);
+        let file = File::options().read(true).write(true).create(true).truncate(false).open(path);
         let file = file.expect("a file");
         file.set_len(ALL * WORDS * 8).expect("room");
         Self(file)
@@ -77,16 +92,42 @@ impl Known {
     }
 }
 
+/// File with the addresses of the memory servers, a line each.
+const ADDRESSES: &str = "addresses";
+
 fn config(plan: &Plan, directory: &Path) -> Config {
-    let config =
-        Config::at(directory.join("pool")).memory(64 << 20).cache(plan.cache).create(Create::IfMissing);
-    let durability = if cfg!(feature = "power") { Durability::Immediate } else { Durability::Process };
-    config.huge_pages(false).durability(durability)
+    let addresses = std::fs::read_to_string(directory.join(ADDRESSES));
+    let config = match &addresses {
+        Ok(addresses) => Config::tcp(addresses.lines()),
+        Err(_) => Config::at(directory.join("pool")).memory(64 << 20),
+    };
+    let durability = match cfg!(feature = "power") && plan.servers == 0 {
+        true => Durability::Immediate,
+        false => Durability::Process,
+    };
+    config.cache(plan.cache).create(Create::IfMissing).huge_pages(false).durability(durability)
+}
+
+/// Starts the memory servers of a plan.
+fn serve(plan: &Plan, directory: &Path) -> Vec<MemoryServer> {
+    let start = |_| {
+        let config = MemoryServerConfig::new("127.0.0.1:0").size(64 << 20).huge_pages(false).grace(GRACE);
+        MemoryServer::start(&config).expect("it starts")
+    };
+    let servers: Vec<_> = (0..plan.servers).map(start).collect();
+    if !servers.is_empty() {
+        let addresses: Vec<_> = servers.iter().map(|server| server.addr().to_string()).collect();
+        std::fs::write(directory.join(ADDRESSES), addresses.join("\n")).expect("a file");
+    }
+    servers
 }
 
 /// Takes from the file what was not persisted, sector by sector.
 #[cfg(feature = "power")]
 fn lose_power(directory: &Path, round: u64) {
+    if directory.join(ADDRESSES).exists() {
+        return;
+    }
     let mut random = round.wrapping_mul(0x9e37_79b9_7f4a_7c15);
     let lost = pando_fabric_local::power::lose_power(&directory.join("pool"), || {
         random = next(random);
@@ -145,8 +186,11 @@ fn main() -> ExitCode {
     }
     let times = std::env::var("KILLED_TIMES").ok().and_then(|text| text.parse().ok()).unwrap_or(40);
     before_the_first_log();
-    for number in 0..PLANS.len() {
-        run(number, times);
+    let only = std::env::var("KILLED_PLAN").ok();
+    for (number, plan) in PLANS.iter().enumerate() {
+        if only.as_ref().is_none_or(|only| plan.name.starts_with(only.as_str())) {
+            run(number, times);
+        }
     }
     println!("test result: ok");
     ExitCode::SUCCESS
@@ -192,9 +236,11 @@ fn run(number: usize, times: u64) {
     let directory = directory();
     let directory = directory.path();
     let known = Known::open(directory);
+    let _servers = serve(plan, directory);
     // A pool whose creator was killed is incomplete, and is to be created anew.
     Cluster::open(config(plan, directory)).expect("it is created").close().expect("it closes");
     let (begun, mut recovered, mut records, mut pages, mut loads) = (Instant::now(), 0, 0, 0, 0);
+    let mut slowest = Duration::ZERO;
     for round in 0..times {
         let mut command = Command::new(std::env::current_exe().expect("own path"));
         command.env(PLAN, format!("{number}/{round}")).env(PATH, directory).stdout(Stdio::null());
@@ -206,14 +252,19 @@ fn run(number: usize, times: u64) {
         let status = child.wait().expect("it ends");
         assert!(!status.success() && status.code().is_none(), "{}: {status} in round {round}", plan.name);
         lose_power(directory, round);
+        let died = Instant::now();
         let cluster = Cluster::open(config(plan, directory)).expect("it can be opened again");
-        if let Some(recovery) = cluster.recovery() {
+        let index = index_of(&cluster, plan);
+        slowest = slowest.max(died.elapsed());
+        for recovery in [cluster.recovery(), index.recovery()].into_iter().flatten() {
             recovered += 1;
             records += recovery.records;
             pages += recovery.pages;
         }
-        check(plan, &known, &index_of(&cluster, plan), round);
+        check(plan, &known, &index, round);
+        drop(index);
         loads += check_loaded(&cluster, round);
+        let cluster = alone(cluster, plan, directory);
         let report = cluster.check().expect("at rest");
         assert!(report.is_clean(), "{}, round {round}: {:?}", plan.name, report.violations);
         cluster.close().expect("it closes");
@@ -221,10 +272,24 @@ fn run(number: usize, times: u64) {
     let states: u64 = (0..ALL).map(|key| known.get(key, BEGUN)).sum();
     println!(
         "{}: {times} kills, {recovered} recoveries, {records} records, {pages} pages, {loads} loads, \
-         {states} states, {:.1?}",
+         {states} states, open again after {slowest:.1?} at most, {:.1?}",
         plan.name,
         begun.elapsed()
     );
+}
+
+/// The pool without the dead: memory servers keep them until the pool is opened when nobody else is attached.
+fn alone(cluster: Cluster, plan: &Plan, directory: &Path) -> Cluster {
+    if plan.servers == 0 {
+        return cluster;
+    }
+    // A process that owned nothing is not known to be dead yet.
+    thread::sleep(GRACE);
+    cluster.close().expect("it closes");
+    let cluster = Cluster::open(config(plan, directory)).expect("it can be opened again");
+    let records = cluster.recovery().map_or(0, |recovery| recovery.records);
+    assert_eq!(records, 0, "the heir closed its logs");
+    cluster
 }
 
 const LOADED: &str = "loaded";
@@ -245,7 +310,7 @@ fn load(cluster: &Cluster, round: u64) {
 
 /// Checks that the loaded index has the entries of one round, or none; returns whether it has some.
 fn check_loaded(cluster: &Cluster, round: u64) -> u64 {
-    let index = match cluster.open_index(LOADED) {
+    let index = match cluster.open_index_with(LOADED, &OpenOptions::default().wait(WAIT)) {
         Ok(index) => index,
         Err(Error::UnknownIndex { .. }) => return 0,
         // The process that made it was killed before it had a root.
@@ -265,7 +330,11 @@ fn check_loaded(cluster: &Cluster, round: u64) -> u64 {
 
 fn index_of(cluster: &Cluster, plan: &Plan) -> Index {
     let options = if plan.is_bytes { IndexOptions::bytes() } else { IndexOptions::fixed(8, 8) };
-    cluster.open_or_create_index("n", &options).expect("it opens")
+    match cluster.open_index_with("n", &OpenOptions::default().wait(WAIT)) {
+        Err(Error::UnknownIndex { .. } | Error::BadIndex { .. }) => cluster.create_index("n", &options),
+        opened => opened,
+    }
+    .expect("it opens")
 }
 
 /// Checks each key, and notes its state as answered.

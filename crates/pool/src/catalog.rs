@@ -21,6 +21,7 @@ use crate::error::{PoolError, Result};
 use crate::held::{LOOKS_AT_HOLDER, RemoteLock};
 use crate::io::{persist, until_answered};
 use crate::lock::{self, lock_owner};
+use crate::logs::LogChange;
 use crate::pool::Pool;
 use crate::process::AttachSlot;
 use crate::record::{
@@ -30,6 +31,15 @@ use crate::record::{
 use crate::value::ValueRef;
 
 const PLACEMENT: Placement = Placement::Prefer(MemoryServerId(0));
+
+/// A change of the owner of partitions.
+#[derive(Clone, Copy)]
+struct Claim {
+    owner: Option<AttachSlot>,
+    /// Also if the owner died.
+    from_dead: bool,
+    log: LogChange,
+}
 
 /// Position of a record.
 struct Found {
@@ -232,7 +242,38 @@ impl Pool {
         name: &str,
         partitions: &[usize],
     ) -> Result<IndexRecord> {
-        self.change_owners(ep, name, partitions, Some(self.writer_slot()?)).await
+        self.claim_logged(ep, name, partitions, LogChange::Keep).await
+    }
+
+    /// [`Pool::claim_partitions`], and changes the log of the index before. Nobody owns the index without the log
+    /// that it is to have.
+    ///
+    /// # Errors
+    /// As [`Pool::claim_partitions`]; then the log may be changed, if this may have taken effect.
+    pub async fn claim_logged<E: Endpoint>(
+        &self,
+        ep: &E,
+        name: &str,
+        partitions: &[usize],
+        log: LogChange,
+    ) -> Result<IndexRecord> {
+        let claim = Claim { owner: Some(self.writer_slot()?), from_dead: false, log };
+        self.change_owners(ep, name, partitions, claim).await
+    }
+
+    /// [`Pool::claim_partitions`], also from owners that died. None of their verbs takes effect any more. The caller
+    /// knows how to redo what they had not written back.
+    ///
+    /// # Errors
+    /// As [`Pool::claim_partitions`], without [`PoolError::PartitionLost`].
+    pub async fn inherit_partitions<E: Endpoint>(
+        &self,
+        ep: &E,
+        name: &str,
+        partitions: &[usize],
+    ) -> Result<IndexRecord> {
+        let claim = Claim { owner: Some(self.writer_slot()?), from_dead: true, log: LogChange::Keep };
+        self.change_owners(ep, name, partitions, claim).await
     }
 
     /// Releases `partitions` of the index, all or none.
@@ -245,7 +286,8 @@ impl Pool {
         name: &str,
         partitions: &[usize],
     ) -> Result<IndexRecord> {
-        self.change_owners(ep, name, partitions, None).await
+        let release = Claim { owner: None, from_dead: false, log: LogChange::Keep };
+        self.change_owners(ep, name, partitions, release).await
     }
 
     async fn change_owners<E: Endpoint>(
@@ -253,15 +295,19 @@ impl Pool {
         ep: &E,
         name: &str,
         partitions: &[usize],
-        owner: Option<AttachSlot>,
+        claim: Claim,
     ) -> Result<IndexRecord> {
         self.change_records(ep, async || {
             let found = self.find_known(ep, name).await?;
             let mut record = self.load(ep, found.block.clone()).await?;
             for &partition in partitions {
-                self.check_owner(ep, &record, partition).await?;
-                record.owners[partition] = owner;
+                match self.check_owner(ep, &record, partition).await {
+                    Err(PoolError::PartitionLost { .. }) if claim.from_dead => {}
+                    checked => checked?,
+                }
+                record.owners[partition] = claim.owner;
             }
+            self.change_log_locked(ep, record.id, claim.log).await?;
             self.replace(ep, &found, record).await
         })
         .await
@@ -276,6 +322,22 @@ impl Pool {
             if !owned.is_empty() {
                 self.release_partitions(ep, &record.name, &owned).await?;
             }
+        }
+        Ok(())
+    }
+
+    /// Checks whether [`Pool::claim_partitions`] would find an owner now.
+    ///
+    /// # Errors
+    /// [`PoolError::PartitionOwned`], [`PoolError::PartitionLost`], [`PoolError::InvalidIndex`]; errors of verbs.
+    pub async fn check_owners<E: Endpoint>(
+        &self,
+        ep: &E,
+        record: &IndexRecord,
+        partitions: &[usize],
+    ) -> Result<()> {
+        for &partition in partitions {
+            self.check_owner(ep, record, partition).await?;
         }
         Ok(())
     }
@@ -629,7 +691,11 @@ impl Pool {
     }
 
     /// Runs `look` until the catalog did not change during it.
-    async fn look_at_catalog<E: Endpoint, T>(&self, ep: &E, look: impl AsyncFn() -> Result<T>) -> Result<T> {
+    pub(crate) async fn look_at_catalog<E: Endpoint, T>(
+        &self,
+        ep: &E,
+        look: impl AsyncFn() -> Result<T>,
+    ) -> Result<T> {
         let (at, deadline) = (self.catalog_lock(), self.deadline(ep));
         let mut next_look = self.next_look(ep, deadline);
         loop {

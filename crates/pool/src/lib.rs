@@ -63,7 +63,7 @@ pub use error::{PoolError, Result};
 pub use held::{LOOKS_AT_HOLDER, RemoteLock};
 pub use layout::MIN_CHUNK;
 pub use leftovers::{Due, Finishing, Leftovers, Order};
-pub use logs::LogPlace;
+pub use logs::{LogChange, LogPlace};
 pub use membership::ServerState;
 pub use notice::Attached;
 pub use pool::{Pool, PoolOptions, RegionPlace, place_of_region};

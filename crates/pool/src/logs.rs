@@ -3,9 +3,9 @@
 //! ```text
 //! superblock of server 0 --> [checksum][number of logs] [index id][root of its log]...
 //! ```
-//! A change writes a new block and then stores the word that leads to it, and persists each, so a writer that
-//! stops anywhere, or a loss of power, leaves the old list or the new one. Only a process that is alone in the
-//! pool keeps logs, so there is one writer. What a log holds is no concern of the pool.
+//! A change, under the catalog lock, writes a new block and then stores the word that leads to it, and persists each, so
+//! a writer that stops anywhere, or a loss of power, leaves the old list or the new one. What a log holds is no concern
+//! of the pool.
 
 use pando_fabric::{Endpoint, GlobalAddr, MemoryServerId};
 
@@ -21,6 +21,16 @@ pub struct LogPlace {
     pub index_id: u32,
     /// Address of the root of the log.
     pub root: GlobalAddr,
+}
+
+/// What happens to the log of an index.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LogChange {
+    Keep,
+    /// It has the log with this root from now on.
+    Set(GlobalAddr),
+    /// It has none from now on.
+    Remove,
 }
 
 /// Words before the logs.
@@ -40,7 +50,7 @@ impl Pool {
     /// # Errors
     /// [`PoolError::Corrupt`]; errors of verbs.
     pub async fn logs<E: Endpoint>(&self, ep: &E) -> Result<Vec<LogPlace>> {
-        Ok(self.list_of_logs(ep).await?.1)
+        Ok(self.look_at_catalog(ep, async || self.list_of_logs(ep).await).await?.1)
     }
 
     /// Address of the block that lists the logs, null if there are none, and the logs.
@@ -66,14 +76,48 @@ impl Pool {
         Ok((at, logs.ok_or_else(|| corrupt(at))?))
     }
 
-    /// Replaces the list of logs. This process is alone in the pool.
+    /// Changes the log of an index; returns the root of the log that it had.
     ///
     /// # Errors
-    /// A full pool; [`PoolError::CatalogUnknown`] if it is not known which list the pool has; errors of
-    /// verbs.
-    pub async fn set_logs<E: Endpoint>(&self, ep: &E, logs: &[LogPlace]) -> Result<()> {
-        let deadline = self.deadline(ep);
+    /// A full pool; [`PoolError::CatalogUnknown`] if it is not known which list the pool has; errors of the catalog
+    /// lock and of verbs.
+    pub async fn change_log<E: Endpoint>(
+        &self,
+        ep: &E,
+        index_id: u32,
+        change: LogChange,
+    ) -> Result<Option<GlobalAddr>> {
+        self.change_catalog(ep, async || self.change_log_locked(ep, index_id, change).await).await
+    }
+
+    /// [`Pool::change_log`] for a caller that holds the catalog lock.
+    pub(crate) async fn change_log_locked<E: Endpoint>(
+        &self,
+        ep: &E,
+        index_id: u32,
+        change: LogChange,
+    ) -> Result<Option<GlobalAddr>> {
         let (old, before) = self.list_of_logs(ep).await?;
+        let had = before.iter().find(|log| log.index_id == index_id).map(|log| log.root);
+        let others = before.iter().copied().filter(|log| log.index_id != index_id);
+        let logs: Vec<LogPlace> = match change {
+            LogChange::Keep => return Ok(had),
+            LogChange::Remove if had.is_none() => return Ok(None),
+            LogChange::Remove => others.collect(),
+            LogChange::Set(root) => others.chain([LogPlace { index_id, root }]).collect(),
+        };
+        self.replace_logs(ep, (!old.is_null()).then(|| (old, bytes_of_list(before.len()))), &logs).await?;
+        Ok(had)
+    }
+
+    /// Stores a new list in place of the one in block `old`.
+    async fn replace_logs<E: Endpoint>(
+        &self,
+        ep: &E,
+        old: Option<(GlobalAddr, u64)>,
+        logs: &[LogPlace],
+    ) -> Result<()> {
+        let deadline = self.deadline(ep);
         let mut new = GlobalAddr::NULL;
         if !logs.is_empty() {
             new = self.alloc(ep, Placement::Prefer(MemoryServerId(0)), bytes_of_list(logs.len())).await?;
@@ -84,8 +128,8 @@ impl Pool {
             persist(ep, new, bytes_of_list(logs.len()), deadline).await?;
         }
         write_word_surely(ep, self.logs_word(), new.raw(), deadline).await?;
-        if !old.is_null() {
-            self.free(ep, old, bytes_of_list(before.len())).await?;
+        if let Some((old, bytes)) = old {
+            self.free(ep, old, bytes).await?;
         }
         Ok(())
     }

@@ -1,20 +1,25 @@
 //! Liveness and mutual exclusion of the processes that share memory servers.
 //!
 //! A thread keeps a connection to memory server 0 alive, so that the server can tell an idle process from a
-//! dead one. A dead process is fenced off on all servers before others take over its locks and leases: it may
+//! dead one. The answers are a *lease*: the server counts this process as alive for so long after a sign of life. A process
+//! that was stopped sees that its lease has expired, before it answers by what it has cached. A dead process is fenced off on all servers before others take over its locks and leases: it may
 //! be only disconnected, and return.
 
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 use std::sync::mpsc::{self, RecvTimeoutError, Sender};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use pando_fabric::{Endpoint, FabricError, Limit, MemoryServerId, Result, limited};
 
-use super::{TcpEndpoint, TcpFabric};
+use super::{Shared, TcpEndpoint, TcpFabric};
 use crate::wire::Request;
 
-/// Pause between two signs of life.
+/// Longest pause between two signs of life.
 const PAUSE: Duration = Duration::from_secs(1);
+/// Signs of life in the time of a lease, at least.
+const PER_LEASE: u32 = 4;
 /// Pause after a failed one, and between two attempts to take the lock.
 const PAUSE_SHORT: Duration = Duration::from_millis(20);
 /// The server that tracks processes.
@@ -27,12 +32,13 @@ pub(super) struct Keeper {
 }
 
 impl Keeper {
-    pub fn start(ep: TcpEndpoint) -> Result<Self> {
+    pub fn start(shared: Arc<Shared>) -> Result<Self> {
         let (stop, stopped) = mpsc::channel::<()>();
+        let ep = TcpEndpoint::new(Arc::clone(&shared), 0);
         let keep = move || {
             loop {
                 // The next verb reports a failure.
-                let pause = if wait_for(&ep, ep.ping(HOME)).is_ok() { PAUSE } else { PAUSE_SHORT };
+                let pause = renew_lease(&shared, &ep).map_or(PAUSE_SHORT, |lease| PAUSE.min(lease / PER_LEASE));
                 if stopped.recv_timeout(pause) != Err(RecvTimeoutError::Timeout) {
                     return;
                 }
@@ -70,7 +76,7 @@ impl std::fmt::Debug for TcpLock {
 
 impl TcpFabric {
     fn own_endpoint(&self) -> TcpEndpoint {
-        TcpEndpoint::new(std::sync::Arc::clone(&self.shared), 0)
+        TcpEndpoint::new(Arc::clone(&self.shared), 0)
     }
 
     /// Takes the exclusive lock of these memory servers; waits for it for at most `patience`. A holder that
@@ -123,6 +129,15 @@ impl TcpFabric {
         let limit = Limit::new(self.shared.deadline_ns() / 2);
         !wait_for(&ep, limited(&ep, &limit, is_gone)).unwrap_or(false)
     }
+}
+
+/// Gives a sign of life, and renews the lease; returns its time.
+fn renew_lease(shared: &Shared, ep: &TcpEndpoint) -> Result<Duration> {
+    let (process, asked) = (shared.process, shared.now());
+    let lease = Duration::from_millis(wait_for(ep, ep.ask_server(HOME, Request::Present { process }))?);
+    // The server may have counted from any time after the question. Clocks may differ by a few percent.
+    shared.leased_until.fetch_max(asked + lease.as_nanos() as u64 / 10 * 9, Relaxed);
+    Ok(lease)
 }
 
 /// Drives a future of `ep` without an executor.

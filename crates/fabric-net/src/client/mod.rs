@@ -100,6 +100,8 @@ struct Shared {
     process: u64,
     links: AtomicU64,
     started: Instant,
+    /// Time up to which no other process takes this one for dead.
+    leased_until: AtomicU64,
 }
 
 impl Shared {
@@ -162,14 +164,22 @@ impl TcpFabric {
         let info = |server: &Server| RegionInfo { server: server.number, len: server.region_len };
         let infos = servers.iter().map(info).collect();
         let started = Instant::now();
-        let shared = Arc::new(Shared { servers, infos, secret, deadline, process, links, started });
-        let keeper = Keeper::start(TcpEndpoint::new(Arc::clone(&shared), 0))?;
+        let leased_until = AtomicU64::new(0);
+        let shared =
+            Arc::new(Shared { servers, infos, secret, deadline, process, links, started, leased_until });
+        let keeper = Keeper::start(Arc::clone(&shared))?;
         Ok(Self { shared, _keeper: Arc::new(keeper) })
     }
 
     /// Number by which memory servers know this process.
     pub fn process(&self) -> u64 {
         self.shared.process
+    }
+
+    /// Whether no other process can have taken this one for dead. `false` for a moment after the start, and while memory
+    /// server 0 does not answer.
+    pub fn holds_lease(&self) -> bool {
+        self.shared.now() < self.shared.leased_until.load(Relaxed)
     }
 
     /// `host:port` of each memory server, in the order of their numbers.

@@ -248,6 +248,12 @@ impl Clients {
         Ok(Locked::InsteadOf(holder.process))
     }
 
+    /// How long a process will still count as present from its last request on, even if it loses all connections with
+    /// that; `None` if it is not present.
+    pub fn lease(&self, process: u64) -> Option<Duration> {
+        self.is_present(process).then_some(self.grace / TO_COME_BACK)
+    }
+
     /// Whether a process is present. A server that has just started assumes so.
     pub fn is_present(&self, process: u64) -> bool {
         let known = self.known();

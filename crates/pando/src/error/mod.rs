@@ -202,6 +202,24 @@ impl Error {
         }
     }
 
+    /// Whether a living process is attached to a pool that was to be repaired.
+    pub(crate) fn is_in_use(&self) -> bool {
+        match self {
+            Self::CannotOpen { error, .. } => error.is_in_use(),
+            Self::Pool(PoolError::InUse { .. }) => true,
+            _ => false,
+        }
+    }
+
+    /// Whether another process repairs the pool.
+    pub(crate) fn is_being_repaired(&self) -> bool {
+        match self {
+            Self::CannotOpen { error, .. } => error.is_being_repaired(),
+            Self::Pool(PoolError::BeingRepaired { .. }) => true,
+            _ => false,
+        }
+    }
+
     /// Whether the memory servers have no room. With freed blocks or larger servers the operation would
     /// succeed.
     pub fn is_full(&self) -> bool {

@@ -16,6 +16,7 @@ use pando_rt::block_on;
 use crate::error::Result;
 use crate::layout::IndexLayout;
 use crate::local::IndexData;
+use crate::local::redo::Recovery;
 use crate::options::Descriptor;
 use crate::place::AnyEndpoint;
 use crate::shared::Shared;
@@ -121,6 +122,12 @@ impl Index {
     /// [`crate::Error::UnknownIndex`] if it was dropped.
     pub fn info(&self) -> Result<IndexInfo> {
         IndexInfo::named(&self.shared, self.name())
+    }
+
+    /// What the last owner, which died, had left in the log when this process opened the index; `None` if the index
+    /// was closed, or opening the pool recovered it ([`crate::Cluster::recovery`]).
+    pub fn recovery(&self) -> Option<Recovery> {
+        self.data.servers().ok()?.recovery
     }
 
     /// First keys of all partitions but the first. Boundaries between partitions of other processes may be

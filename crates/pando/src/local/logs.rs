@@ -1,40 +1,72 @@
-//! The logs of the indexes that this process has open for writing, and the redo of those of a process that was
-//! killed (`docs/durability.md`).
+//! The logs of the indexes that this process has open for writing (`docs/durability.md`).
 //!
-//! A log stays with its index while the pool is closed, empty. An index that is opened without a log loses
-//! the one that it had: what is changed from then on is in no log, and recovery must not rely on one.
+//! A log stays with its index while the index is closed, empty. An index that is opened without a log loses
+//! the one that it had: what is changed from then on is in no log, and recovery must not rely on one. The
+//! list of logs and the owners in the catalog change together, so nobody owns an index without the log that
+//! it is to have.
 
 use std::sync::Arc;
 use std::thread;
 
-use pando_dex::{LOG_PER_CACHE_BYTE, LOG_SEGMENTS_MIN, Redone};
+use pando_dex::{LOG_PER_CACHE_BYTE, LOG_SEGMENTS_MIN};
 use pando_fabric::GlobalAddr;
-use pando_log::{Blocks, Contents, Log, LogError, Options, Persistence, Report, Shape, Space};
-use pando_pool::{IndexRecord, LogPlace, Placement, PoolError};
+use pando_log::{Blocks, Contents, Log, LogError, Options, Persistence, Shape, Space};
+use pando_pool::{IndexRecord, LogChange, LogPlace, Placement, PoolError};
 use pando_rt::block_on;
 
-use super::open::node_layout_of;
 use super::persister::Persister;
 use crate::error::{Error, Result};
-use crate::layout::with_layout;
 use crate::options::Durability;
 use crate::place::AnyEndpoint;
 use crate::shared::Shared;
 
-/// Gives an index a log, or takes it away, before this process claims and changes any of the index.
+/// Claims partitions of an index, which gets the log that the configuration asks for, or loses the one that it had.
+/// A log that holds changes stays as it is.
 ///
 /// # Errors
-/// A full pool.
-pub(super) fn prepare(shared: &Shared, ep: &AnyEndpoint, record: &IndexRecord) -> Result<()> {
-    if shared.config.durability == Durability::Off {
-        return drop_log(shared, ep, record.id);
+/// A full pool; errors of [`pando_pool::Pool::claim_partitions`].
+pub(super) fn claim(
+    shared: &Shared,
+    ep: &AnyEndpoint,
+    record: &IndexRecord,
+    partitions: &[usize],
+) -> Result<IndexRecord> {
+    // Before a log is made in vain.
+    block_on(ep, shared.pool.check_owners(ep, record, partitions))?;
+    let old = find(shared, ep, record.id)?;
+    let wanted = match shared.config.durability {
+        Durability::Off => None,
+        _ => Some(bytes_of_log(shared)?),
+    };
+    let (mut new, mut change) = (None, LogChange::Keep);
+    if old.as_ref().map(Space::bytes) != wanted && is_empty(ep, old.as_ref())? {
+        new = wanted.map(|bytes| make(shared, ep, record.id, bytes)).transpose()?;
+        change = new.as_ref().map_or(LogChange::Remove, |space| LogChange::Set(space.root()));
     }
-    let bytes = bytes_of_log(shared)?;
-    if find(shared, ep, record.id)?.is_some_and(|space| space.bytes() == bytes) {
-        return Ok(());
+    match block_on(ep, shared.pool.claim_logged(ep, &record.name, partitions, change)) {
+        Ok(record) => {
+            if change != LogChange::Keep {
+                free(shared, ep, old)?;
+            }
+            Ok(record)
+        }
+        Err(error) => {
+            // Only these tell that nothing was changed.
+            if matches!(error, PoolError::PartitionOwned { .. } | PoolError::PartitionLost { .. }) {
+                free(shared, ep, new)?;
+            }
+            Err(error.into())
+        }
     }
-    drop_log(shared, ep, record.id)?;
-    create(shared, ep, record.id, bytes)
+}
+
+fn is_empty(ep: &AnyEndpoint, log: Option<&Space>) -> Result<bool> {
+    let Some(space) = log else { return Ok(true) };
+    Ok(block_on(ep, Contents::read(ep, space.clone())).map_err(of_log)?.is_empty())
+}
+
+pub(super) fn has_log(shared: &Shared, ep: &AnyEndpoint, record: &IndexRecord) -> Result<bool> {
+    Ok(find(shared, ep, record.id)?.is_some())
 }
 
 /// A log in use, and the thread that persists it, if that is wanted.
@@ -69,8 +101,12 @@ pub(super) fn open_log(shared: &Shared, ep: &AnyEndpoint, record: &IndexRecord) 
         Durability::Group(interval) => (Persistence::Later, Some(interval)),
         Durability::Off | Durability::Process => (Persistence::Never, None),
     };
-    let options = Options { persistence, patience_ns: shared.config.patience_ns() };
+    let (patience_ns, verbs_take_ns) = (shared.config.patience_ns(), shared.fabric.verbs_take_ns());
+    let options = Options { persistence, patience_ns, verbs_take_ns };
     let log = Arc::new(block_on(ep, Log::resume(ep, contents, options)).map_err(of_log)?);
+    if let Some(is_held) = shared.fabric.lease() {
+        log.lend(is_held);
+    }
     let persister = match persistence {
         Persistence::Never => None,
         _ => Some(Persister::start(Arc::clone(&log), shared.endpoint()?, interval)?),
@@ -79,7 +115,7 @@ pub(super) fn open_log(shared: &Shared, ep: &AnyEndpoint, record: &IndexRecord) 
 }
 
 /// Converts an error of a log.
-fn of_log(error: LogError) -> Error {
+pub(super) fn of_log(error: LogError) -> Error {
     match error {
         LogError::Fabric(error) => error.into(),
         LogError::Damaged { addr, reason } => Error::Pool(PoolError::Corrupt { addr, reason }),
@@ -113,11 +149,12 @@ fn find(shared: &Shared, ep: &AnyEndpoint, index_id: u32) -> Result<Option<Space
     place.map(|place| read_space(ep, place)).transpose()
 }
 
-fn read_space(ep: &AnyEndpoint, place: &LogPlace) -> Result<Space> {
+pub(super) fn read_space(ep: &AnyEndpoint, place: &LogPlace) -> Result<Space> {
     block_on(ep, Space::read(ep, place.root)).map_err(of_log)
 }
 
-fn create(shared: &Shared, ep: &AnyEndpoint, index_id: u32, bytes: u64) -> Result<()> {
+/// An empty log that is in no list.
+fn make(shared: &Shared, ep: &AnyEndpoint, index_id: u32, bytes: u64) -> Result<Space> {
     let (pool, segment_bytes) = (&shared.pool, shared.pool.max_block());
     let lanes = lanes_of(bytes / segment_bytes);
     let segments = (bytes / segment_bytes / lanes) as usize;
@@ -130,12 +167,9 @@ fn create(shared: &Shared, ep: &AnyEndpoint, index_id: u32, bytes: u64) -> Resul
     };
     let made = block_on(ep, async {
         let blocks = Blocks::gather(shape, alloc).await?;
-        let root = Log::create(ep, index_id, blocks).await.map_err(of_log)?.root();
-        let mut logs = pool.logs(ep).await?;
-        logs.push(LogPlace { index_id, root });
-        Ok(pool.set_logs(ep, &logs).await?)
+        Log::create(ep, index_id, blocks).await.map_err(of_log)
     });
-    if made.as_ref().is_err_and(|error: &Error| !error.may_have_taken_effect()) {
+    if made.is_err() {
         for (at, bytes) in allocated {
             block_on(ep, pool.free(ep, at, bytes))?;
         }
@@ -145,21 +179,27 @@ fn create(shared: &Shared, ep: &AnyEndpoint, index_id: u32, bytes: u64) -> Resul
 
 /// Removes the log of an index, if it has one. It is empty, or the index is gone.
 pub(crate) fn drop_log(shared: &Shared, ep: &AnyEndpoint, index_id: u32) -> Result<()> {
-    let pool = &shared.pool;
-    let mut logs = block_on(ep, pool.logs(ep))?;
-    let Some(at) = logs.iter().position(|log| log.index_id == index_id) else { return Ok(()) };
-    let space = read_space(ep, &logs.swap_remove(at))?;
-    block_on(ep, pool.set_logs(ep, &logs))?;
-    for (addr, bytes) in space.blocks() {
-        block_on(ep, pool.free(ep, addr, bytes))?;
+    let Some(space) = find(shared, ep, index_id)? else { return Ok(()) };
+    let had = block_on(ep, shared.pool.change_log(ep, index_id, LogChange::Remove))?;
+    // Another process may have been faster.
+    free(shared, ep, had.map(|_| space))
+}
+
+fn free(shared: &Shared, ep: &AnyEndpoint, space: Option<Space>) -> Result<()> {
+    for (addr, bytes) in space.iter().flat_map(Space::blocks) {
+        block_on(ep, shared.pool.free(ep, addr, bytes))?;
     }
     Ok(())
 }
 
 /// Removes the logs of indexes that are gone: a process that dropped them was killed.
 pub(crate) fn drop_stray(shared: &Shared, ep: &AnyEndpoint) -> Result<()> {
-    let records = block_on(ep, shared.pool.list_indexes(ep))?;
+    // In this order: the index of a log is older than the log.
     let logs = block_on(ep, shared.pool.logs(ep))?;
+    if logs.is_empty() {
+        return Ok(());
+    }
+    let records = block_on(ep, shared.pool.list_indexes(ep))?;
     let is_stray = |log: &&LogPlace| !records.iter().any(|record| record.id == log.index_id);
     logs.iter().filter(is_stray).try_for_each(|log| drop_log(shared, ep, log.index_id))
 }
@@ -171,33 +211,4 @@ pub(crate) fn blocks(shared: &Shared, ep: &AnyEndpoint) -> Result<Vec<(GlobalAdd
         blocks.extend(read_space(ep, &place)?.blocks());
     }
     Ok(blocks)
-}
-
-/// What recovery did with one log.
-pub(crate) struct RedoneLog {
-    pub redone: Redone,
-    pub report: Report,
-    contents: Contents,
-}
-
-impl RedoneLog {
-    /// Empties the log, after the allocation was rebuilt.
-    pub fn finish(self, ep: &AnyEndpoint) -> Result<()> {
-        let options = Options { persistence: Persistence::BeforeAnswer, ..Options::default() };
-        block_on(ep, Log::resume(ep, self.contents, options)).map(drop).map_err(of_log)
-    }
-}
-
-/// Brings the pages of an index to the end of its log.
-pub(crate) fn redo(
-    ep: &AnyEndpoint,
-    place: &LogPlace,
-    record: &IndexRecord,
-    progress: impl Fn(u64, u64),
-) -> Result<RedoneLog> {
-    let contents = block_on(ep, Contents::read(ep, read_space(ep, place)?)).map_err(of_log)?;
-    let redone = with_layout!(node_layout_of(record)?, |layout| {
-        block_on(ep, pando_dex::redo(ep, layout, &contents, progress))?
-    });
-    Ok(RedoneLog { redone, report: contents.report(), contents })
 }

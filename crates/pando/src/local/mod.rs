@@ -12,6 +12,7 @@ mod members;
 pub(crate) mod open;
 pub(crate) mod partitions;
 mod persister;
+pub(crate) mod redo;
 pub(crate) mod servers;
 
 pub(crate) use data::{CLOSING, IndexData};

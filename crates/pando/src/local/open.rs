@@ -14,7 +14,7 @@ use pando_rt::block_on;
 
 use super::create::{SYSTEM, cut};
 use super::servers::{Servers, open_tree};
-use super::{logs, lost, partitions};
+use super::{logs, lost, partitions, redo};
 use crate::error::{Error, Owner, Result};
 use crate::layout::{IndexLayout, NodeLayout, map_layout, with_layout};
 use crate::options::{Descriptor, OpenOptions, Ownership};
@@ -55,9 +55,9 @@ pub(crate) fn open(
         Ownership::All => (0..record.owners.len()).collect(),
         Ownership::Partitions(list) => list.clone(),
     };
-    logs::prepare(shared, ep, &record)?;
-    record = claim(shared, ep, name, &owned)?;
+    record = claim(shared, ep, record, &owned)?;
     let opened = (|| {
+        let recovery = redo::settle(shared, ep, &record)?;
         if let (Some(count), Ownership::All, false) =
             (shared.config.compute_servers_wanted(), &options.own, keep)
             && count != record.boundaries.len() + 1
@@ -69,7 +69,8 @@ pub(crate) fn open(
         }
         let mine = shared.pool.slot();
         let owners = record.owners.clone();
-        open_trees(shared, ep, descriptor, record, |partition| owners[partition] == mine)
+        let servers = open_trees(shared, ep, descriptor, record, |partition| owners[partition] == mine)?;
+        Ok(Servers { recovery, ..servers })
     })();
     if opened.is_err() {
         // Partitions that cannot be released stay owned by this process, which can open them again and
@@ -153,9 +154,21 @@ fn described(record: &IndexRecord) -> Result<(Descriptor, NodeLayout)> {
     Ok((descriptor, layout))
 }
 
-fn claim(shared: &Shared, ep: &AnyEndpoint, name: &str, partitions: &[usize]) -> Result<IndexRecord> {
-    match block_on(ep, shared.pool.claim_partitions(ep, name, partitions)) {
-        Err(PoolError::PartitionOwned { name, partition, owner: process }) => {
+/// Claims partitions. If their owner died and the index has a log, this process is its heir.
+fn claim(
+    shared: &Shared,
+    ep: &AnyEndpoint,
+    record: IndexRecord,
+    partitions: &[usize],
+) -> Result<IndexRecord> {
+    match logs::claim(shared, ep, &record, partitions) {
+        // The log is about all of the index.
+        Err(Error::Pool(PoolError::PartitionLost { .. }))
+            if partitions.len() == record.owners.len() && logs::has_log(shared, ep, &record)? =>
+        {
+            Ok(block_on(ep, shared.pool.inherit_partitions(ep, &record.name, partitions))?)
+        }
+        Err(Error::Pool(PoolError::PartitionOwned { name, partition, owner: process })) => {
             let what = "this process can work on it";
             let found = block_on(ep, shared.pool.processes(ep))?;
             let owner = found.iter().find(|found| found.process == process);
@@ -163,7 +176,7 @@ fn claim(shared: &Shared, ep: &AnyEndpoint, name: &str, partitions: &[usize]) ->
             let owner = owner.unwrap_or(Owner { process, address: None });
             Err(Error::PartitionOwned { index: name, partition, owner, what })
         }
-        done => Ok(done?),
+        done => done,
     }
 }
 
@@ -213,7 +226,8 @@ pub(crate) fn reopen_trees(
     let numbers = before.routes.table().owners().to_vec();
     let table = RoutingTable::new(record.boundaries.clone(), numbers)?;
     let numbered = Numbered { routes: Arc::new(Routes::new(table)), loads: before.loads.clone() };
-    open_numbered(shared, ep, before.descriptor, record, numbered, |_| true)
+    let servers = open_numbered(shared, ep, before.descriptor, record, numbered, |_| true)?;
+    Ok(Servers { recovery: before.recovery, ..servers })
 }
 
 fn open_numbered(
@@ -243,5 +257,5 @@ fn open_numbered(
         let open = |range| open_tree(shared, ep, layout, &record, range, &cache, log()).map(Arc::new);
         ranges.map(|range| range.map(open).transpose()).collect::<Result<_>>()?
     });
-    Ok(Servers { routes, record, descriptor, trees, loads, _log: log.map(Arc::new) })
+    Ok(Servers { routes, record, descriptor, trees, loads, recovery: None, _log: log.map(Arc::new) })
 }

@@ -23,6 +23,7 @@ use pando_rt::block_on;
 use crate::error::{Error, Result};
 use crate::layout::{ByLayout, NodeLayout, with_layout};
 use crate::local::logs::OpenLog;
+use crate::local::redo::Recovery;
 use crate::options::{CacheOptions, Descriptor};
 use crate::place::AnyEndpoint;
 use crate::shared::Shared;
@@ -44,6 +45,8 @@ pub(crate) struct Servers {
     /// Operations that each compute server executed for sessions, by its number, including removed compute
     /// servers.
     pub loads: Vec<Arc<AtomicU64>>,
+    /// What its last owner, which died, had left in the log.
+    pub recovery: Option<Recovery>,
     /// Persists the log, if there is one.
     pub _log: Option<Arc<OpenLog>>,
 }

@@ -109,10 +109,11 @@ pub enum Durability {
     /// What was written back; the pool is refused. Operations cost the least.
     #[default]
     Off,
-    /// Everything that was answered or read: each index has a log, and opening the pool recovers it. Holds for
-    /// the end of the process by any means, `kill -9` too, but not for a loss of power.
+    /// Everything that was answered or read: each index has a log, and opening the pool recovers it; or opening the
+    /// index, while other processes are attached to the pool. Holds for the end of the process by any means,
+    /// `kill -9` too, but not for the end of a memory server or a loss of power.
     Process,
-    /// As [`Durability::Process`]; and after a loss of power the pool is as it was at some moment, at most this
+    /// As [`Durability::Process`], for a pool in files; and after a loss of power the pool is as it was at some moment, at most this
     /// long before, and the time of one synced write: the log is persisted once in an interval.
     Group(Duration),
     /// Everything that was answered or read, after a loss of power too: the log is persisted before an
@@ -420,7 +421,10 @@ impl Config {
     fn check_durability(&self) -> Result<()> {
         let wrong = match self.durability {
             Durability::Off => None,
-            _ if !matches!(self.place, Place::At(_)) => Some("a log needs a pool in a file or a directory"),
+            _ if self.place == Place::Embedded => Some("a log needs a pool that outlives the process"),
+            Durability::Group(_) | Durability::Immediate if !matches!(self.place, Place::At(_)) => {
+                Some("only a pool in a file or a directory survives a loss of power")
+            }
             _ if self.compute_servers.is_some_and(|servers| servers > 1) => {
                 Some("an index with a log has one compute server")
             }

@@ -9,6 +9,8 @@
 //! Kind 1 has keys and values of constant sizes, kind 2 has byte strings of any length. A fanout limit of 0
 //! means none.
 
+use std::time::Duration;
+
 use pando_dex::layout::fixed::FixedLayout;
 use pando_dex::layout::slotted::SlottedLayout;
 use pando_pool::IndexRecord;
@@ -152,9 +154,16 @@ impl IndexOptions {
 pub struct OpenOptions {
     pub(crate) own: Ownership,
     pub(crate) expect: Option<IndexLayout>,
+    pub(crate) wait: Duration,
 }
 
 impl OpenOptions {
+    /// Longest wait for another process that owns the keys, until it closes the index or is known to be dead; none.
+    pub fn wait(mut self, wait: Duration) -> Self {
+        self.wait = wait;
+        self
+    }
+
     /// Partitions that this process owns; all.
     pub fn own(mut self, own: Ownership) -> Self {
         self.own = own;

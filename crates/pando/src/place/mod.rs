@@ -10,6 +10,7 @@ mod endpoint;
 mod find_servers;
 mod wrong_servers;
 
+use std::cell::RefCell;
 use std::fs;
 use std::path::Path;
 use std::sync::Arc;
@@ -126,6 +127,17 @@ impl AnyFabric {
         Ok(())
     }
 
+    /// Longest time after which a verb takes effect that failed, or whose future was dropped.
+    pub fn verbs_take_ns(&self) -> u64 {
+        self.connections().map_or(0, |connections| connections.deadline().as_nanos() as u64)
+    }
+
+    /// Tells whether other processes take this one for alive. `None` if they look themselves, on this host.
+    pub fn lease(&self) -> Option<Box<dyn Fn() -> bool + Send + Sync>> {
+        let connections = self.connections()?.clone();
+        Some(Box::new(move || connections.holds_lease()))
+    }
+
     /// Locks out processes that attach. Waits for those that are attaching, up to `patience` if the memory
     /// servers are elsewhere.
     pub fn lock_exclusive(&self, patience: Duration) -> Result<Option<AnyLock>> {
@@ -178,17 +190,17 @@ fn open_pool(config: &Config, seed: u64) -> Result<(AnyFabric, Pool)> {
             let (fabric, pool) = open_at(config, path, seed).map_err(|error| at_path(path, error))?;
             Ok((AnyFabric::Shm(fabric), pool))
         }
-        Place::Tcp(addresses) => {
-            let connect =
-                |addresses: &[_]| Ok(AnyFabric::Tcp(TcpFabric::connect(tcp_config(config, addresses))?));
-            open_elsewhere(config, connect, addresses, seed)
-                .map_err(|error| at_path(Path::new(&format!("tcp://{}", addresses.join(","))), error))
-        }
-        Place::Verbs(addresses) => {
-            let connect = |addresses: &[_]| connect_verbs(config, &config.access.verbs, addresses);
-            open_elsewhere(config, connect, addresses, seed)
-                .map_err(|error| at_path(Path::new(&format!("verbs://{}", addresses.join(","))), error))
-        }
+        Place::Tcp(_) | Place::Verbs(_) => open_elsewhere(config, seed, |fabric, ep, all_named| {
+            attach_elsewhere(config, fabric, ep, all_named)
+        }),
+    }
+}
+
+/// Connects to the memory servers elsewhere at these addresses.
+fn connect(config: &Config, addresses: &[String]) -> Result<AnyFabric> {
+    match &config.place {
+        Place::Verbs(_) => connect_verbs(config, &config.access.verbs, addresses),
+        _ => Ok(AnyFabric::Tcp(TcpFabric::connect(tcp_config(config, addresses))?)),
     }
 }
 
@@ -208,18 +220,34 @@ fn connect_verbs(_: &Config, _: &VerbsOptions, _: &[String]) -> Result<AnyFabric
     Err(Error::without_verbs())
 }
 
-/// Opens a pool in the memory of memory servers that `connect` reaches. If `addresses` names only some
-/// servers of an existing pool, or all of them in another order, finds the complete list.
+/// Opens a pool in the memory of memory servers elsewhere. `attach` is told whether the list of servers that was
+/// given is complete.
 fn open_elsewhere(
     config: &Config,
-    connect: impl Fn(&[String]) -> Result<AnyFabric>,
+    seed: u64,
+    attach: impl Fn(&AnyFabric, &AnyEndpoint, bool) -> Result<Pool>,
+) -> Result<(AnyFabric, Pool)> {
+    let (name, addresses) = match &config.place {
+        Place::Tcp(addresses) => ("tcp", addresses),
+        Place::Verbs(addresses) => ("verbs", addresses),
+        Place::Embedded | Place::At(_) => unreachable!("these are no addresses"),
+    };
+    attach_to_all(config, addresses, seed, attach)
+        .map_err(|error| at_path(Path::new(&format!("{name}://{}", addresses.join(","))), error))
+}
+
+/// Attaches to the servers at `addresses`. If these are only some servers of an existing pool, or all of them in
+/// another order, finds the complete list.
+fn attach_to_all(
+    config: &Config,
     addresses: &[String],
     seed: u64,
+    attach: impl Fn(&AnyFabric, &AnyEndpoint, bool) -> Result<Pool>,
 ) -> Result<(AnyFabric, Pool)> {
     // 1. Attach to the servers named.
-    let fabric = connect(addresses)?;
+    let fabric = connect(config, addresses)?;
     let ep = fabric.endpoint(seed)?;
-    let (servers, opened) = match attach_elsewhere(config, &fabric, &ep, true) {
+    let (servers, opened) = match attach(&fabric, &ep, true) {
         // A server that is named twice would be taken for one that may join.
         Ok(pool) if ep.regions().len() > pool.servers() => (Some(pool.servers()), Ok(pool)),
         Err(Error::Pool(error)) if wrong_servers::may_be_why(&error) => match &error {
@@ -246,9 +274,9 @@ fn open_elsewhere(
     };
     // 4. Attach to the complete list.
     if let Some(whole) = found.whole.filter(|whole| whole != addresses) {
-        let fabric = connect(&whole)?;
+        let fabric = connect(config, &whole)?;
         let ep = fabric.endpoint(seed)?;
-        match attach_elsewhere(config, &fabric, &ep, whole.len() == addresses.len()) {
+        match attach(&fabric, &ep, whole.len() == addresses.len()) {
             Err(Error::Pool(error)) if wrong_servers::may_be_why(&error) => {}
             opened => return Ok((fabric, opened?)),
         }
@@ -266,12 +294,8 @@ fn open_elsewhere(
 /// Attaches. If `all_named` and the pool is opened for writing, stores the servers' addresses in the pool.
 fn attach_elsewhere(config: &Config, fabric: &AnyFabric, ep: &AnyEndpoint, all_named: bool) -> Result<Pool> {
     let Some(connections) = fabric.connections() else { unreachable!("memory servers elsewhere") };
-    let knows = connections.clone();
-    let is_alive: IsAlive = Arc::new(move |process: &ProcessIdentity| knows.is_alive(process.start_time));
-    // The memory servers' number for this process tells it from the others.
-    let (pid, _) = this_process();
-    let process = ProcessIdentity { pid, start_time: connections.process(), host: 0 };
-    let options = config.waiting(AttachOptions::new(process, Arc::clone(&is_alive)));
+    let options = attach_options_elsewhere(config, connections);
+    let is_alive = Arc::clone(&options.is_alive);
     let attach = |mode| attach(ep, options.clone().mode(mode));
     if config.mode() != AttachMode::ReadWrite {
         let pool = attach(config.mode()).or_else(|early| {
@@ -387,6 +411,15 @@ fn attach<E: Endpoint>(ep: &E, options: AttachOptions) -> Result<Pool, PoolError
     }
 }
 
+fn attach_options_elsewhere(config: &Config, connections: &TcpFabric) -> AttachOptions {
+    let knows = connections.clone();
+    let is_alive: IsAlive = Arc::new(move |process: &ProcessIdentity| knows.is_alive(process.start_time));
+    // The memory servers' number for this process tells it from the others.
+    let (pid, _) = this_process();
+    let process = ProcessIdentity { pid, start_time: connections.process(), host: 0 };
+    config.waiting(AttachOptions::new(process, is_alive))
+}
+
 fn attach_options(config: &Config) -> AttachOptions {
     let host = host_and_boot();
     let (pid, start_time) = this_process();
@@ -413,18 +446,34 @@ fn attach_at(config: &Config, path: &Path, seed: u64) -> Result<(ShmFabric, Pool
     Ok((fabric, pool))
 }
 
-/// Attaches for repair to the pool in files that `config` describes; `None` if it is elsewhere, or in use.
-pub(crate) fn open_for_repair(
-    config: &Config,
-    seed: u64,
-) -> Result<Option<(AnyFabric, Pool, ExclusiveLock)>> {
-    let Place::At(path) = &config.place else { return Ok(None) };
-    let fabric = ShmFabric::open(path, false)?;
-    let ep = fabric.endpoint(seed)?;
-    let lock = fabric.lock_exclusive()?;
-    match attach(&ep, attach_options(config).mode(AttachMode::Repair)) {
-        Err(PoolError::InUse { .. }) => Ok(None),
-        attached => Ok(Some((AnyFabric::Shm(fabric), attached?, lock))),
+/// Attaches for repair to the pool that `config` describes; `None` if it is in use.
+pub(crate) fn open_for_repair(config: &Config, seed: u64) -> Result<Option<(AnyFabric, Pool, AnyLock)>> {
+    let lock = RefCell::new(None);
+    let attach = |fabric: &AnyFabric, ep: &AnyEndpoint, _| {
+        // One lock at a time.
+        drop(lock.take());
+        *lock.borrow_mut() = fabric.lock_exclusive(config.patience())?;
+        let options = match fabric.connections() {
+            Some(connections) => attach_options_elsewhere(config, connections),
+            None => attach_options(config),
+        };
+        Ok(attach(ep, options.mode(AttachMode::Repair))?)
+    };
+    let attached = match &config.place {
+        Place::Embedded => return Ok(None),
+        Place::At(path) => {
+            let fabric = AnyFabric::Shm(ShmFabric::open(path, false)?);
+            let ep = fabric.endpoint(seed)?;
+            attach(&fabric, &ep, true).map(|pool| (fabric, pool))
+        }
+        Place::Tcp(_) | Place::Verbs(_) => open_elsewhere(config, seed, attach),
+    };
+    match attached {
+        Err(error) if error.is_in_use() => Ok(None),
+        attached => {
+            let ((fabric, pool), lock) = (attached?, lock.take());
+            Ok(Some((fabric, pool, lock.expect("it is not embedded"))))
+        }
     }
 }
 

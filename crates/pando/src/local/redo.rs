@@ -1,0 +1,110 @@
+//! Redo of the log of a process that died: all pages of an index are brought to the end of its log
+//! (`docs/durability.md`).
+//!
+//! This is done before anything else of the index is read, by the next process that opens the pool or, if others
+//! are still attached to it, the index.
+
+use std::time::{Duration, Instant};
+
+use pando_dex::Redone;
+use pando_log::{Contents, Log, Options, Persistence, Report};
+use pando_pool::{IndexRecord, LogPlace};
+use pando_rt::block_on;
+
+use super::logs::{drop_log, of_log, read_space};
+use super::open::node_layout_of;
+use crate::error::Result;
+use crate::layout::with_layout;
+use crate::options::{Durability, RecoveryProgress};
+use crate::place::AnyEndpoint;
+use crate::shared::Shared;
+
+/// What opening a pool, or an index whose owner died, had to recover.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Recovery {
+    /// Indexes with a log.
+    pub indexes: usize,
+    /// Records that were applied.
+    pub records: u64,
+    /// Records behind a gap. No operation that made one was answered.
+    pub dropped: u64,
+    /// Pages that were written.
+    pub pages: u64,
+    /// Changes of entries that were applied to them.
+    pub entries: u64,
+    pub took: Duration,
+}
+
+impl Recovery {
+    pub(crate) fn add(&mut self, log: &RedoneLog) {
+        self.indexes += 1;
+        self.records += log.report.records;
+        self.dropped += log.report.dropped;
+        self.pages += log.redone.pages;
+        self.entries += log.redone.entries;
+    }
+}
+
+impl std::fmt::Display for Recovery {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { indexes, records, dropped, pages, entries, took } = self;
+        write!(
+            f,
+            "recovered {indexes} indexes in {:.3} s: {records} records of the log, {pages} pages, {entries} changes",
+            took.as_secs_f64()
+        )?;
+        if *dropped > 0 { write!(f, "; dropped {dropped} records that nobody was told of") } else { Ok(()) }
+    }
+}
+
+/// Redoes what the log of an index holds, all of which this process owns: the last owner died. Then the log is empty.
+///
+/// # Errors
+/// A damaged log; errors of the fabric, after which it can be done again.
+pub(super) fn settle(shared: &Shared, ep: &AnyEndpoint, record: &IndexRecord) -> Result<Option<Recovery>> {
+    let started = Instant::now();
+    let logs = block_on(ep, shared.pool.logs(ep))?;
+    let Some(place) = logs.iter().find(|log| log.index_id == record.id) else { return Ok(None) };
+    if block_on(ep, Contents::read(ep, read_space(ep, place)?)).map_err(of_log)?.is_empty() {
+        return Ok(None);
+    }
+    let pages = |done, total| shared.config.report_recovery(RecoveryProgress::Pages { done, total });
+    let redone = redo(ep, place, record, pages)?;
+    let mut recovery = Recovery::default();
+    recovery.add(&redone);
+    redone.finish(ep)?;
+    if shared.config.durability == Durability::Off {
+        drop_log(shared, ep, record.id)?;
+    }
+    Ok(Some(Recovery { took: started.elapsed(), ..recovery }))
+}
+
+/// What recovery did with one log.
+pub(crate) struct RedoneLog {
+    pub redone: Redone,
+    pub report: Report,
+    contents: Contents,
+}
+
+impl RedoneLog {
+    /// Empties the log, after the allocation was rebuilt.
+    pub fn finish(self, ep: &AnyEndpoint) -> Result<()> {
+        let options = Options { persistence: Persistence::BeforeAnswer, ..Options::default() };
+        block_on(ep, Log::resume(ep, self.contents, options)).map(drop).map_err(of_log)
+    }
+}
+
+/// Brings the pages of an index to the end of its log.
+pub(crate) fn redo(
+    ep: &AnyEndpoint,
+    place: &LogPlace,
+    record: &IndexRecord,
+    progress: impl Fn(u64, u64),
+) -> Result<RedoneLog> {
+    let contents = block_on(ep, Contents::read(ep, read_space(ep, place)?)).map_err(of_log)?;
+    let redone = with_layout!(node_layout_of(record)?, |layout| {
+        block_on(ep, pando_dex::redo(ep, layout, &contents, progress))?
+    });
+    Ok(RedoneLog { redone, report: contents.report(), contents })
+}
