@@ -41,7 +41,7 @@ pub struct MemoryServerArgs {
     /// Threads that execute verbs and what is offloaded
     #[arg(long, value_name = "N", default_value = "1")]
     cores: usize,
-    /// How long a process that sends nothing counts as alive; then others may take over what it owns. A third of that, once
+    /// How long a process that sends nothing counts as alive; then others may take over what it owns. A fifth of that, once
     /// it has no connections
     #[arg(long, value_name = "TIME", default_value = "10s", value_parser = parse_nanos)]
     grace: u64,

@@ -134,7 +134,7 @@ impl MemoryServerConfig {
     }
 
     /// Time after which a process that sends nothing counts as dead, so that others may take over what it owns; 10 s. A
-    /// process without connections counts as dead after a third of it. From 100 ms on; choose more than the longest pause of a
+    /// process without connections counts as dead after a fifth of it. From 100 ms on; choose more than the longest pause of a
     /// host or the network.
     pub fn grace(mut self, grace: Duration) -> Self {
         self.grace = grace;

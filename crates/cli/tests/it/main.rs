@@ -7,6 +7,7 @@ mod common;
 mod elf;
 mod elf_bad_input;
 mod failures;
+mod heirs;
 mod help;
 mod hosts;
 mod lab;

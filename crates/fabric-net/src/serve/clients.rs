@@ -114,7 +114,7 @@ pub struct Clients {
 }
 
 /// Divisor of the grace for a process without connections.
-const TO_COME_BACK: u32 = 3;
+const TO_COME_BACK: u32 = 5;
 
 #[derive(Default)]
 struct Known {

@@ -1,0 +1,188 @@
+//! Compute servers with logs that are killed or stopped, with a standby beside each: clients go on by themselves, and
+//! everything that was answered is there.
+//!
+//! Each thread of clients changes keys of its own: `state`, `state + 1`, .. as their values. After an error the change may have
+//! been made or not. `HEIRS_TIMES` sets the number of kills; 6 by default.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use pando::remote::{Client, RemoteSession, Service};
+use pando::{Access, Config};
+
+use crate::common::Place;
+use crate::common::running::Daemon;
+
+const THREADS: u64 = 3;
+/// Keys of each thread.
+const KEYS: u64 = 500;
+const WAIT: Duration = Duration::from_secs(60);
+
+/// A memory server that takes a process for dead when it was silent for a second, or for 200 ms without connections.
+struct Cluster {
+    place: Arc<Place>,
+    memory: Daemon,
+}
+
+impl Cluster {
+    fn new() -> Self {
+        let place = Arc::new(Place::new());
+        let memory = Daemon::memory_server(&place, "--grace 1s");
+        place.ok(&format!("create --pool {} --index n", memory.pool()));
+        Self { place, memory }
+    }
+
+    /// Starts a compute server, which stands by if there is one already; its address once it has taken over.
+    fn compute_server(&self) -> thread::JoinHandle<Daemon> {
+        let arguments = format!(
+            "compute-server --memory {} --index n --listen 127.0.0.1:0 --cache 64KiB --durability process --standby",
+            self.memory.address
+        );
+        let place = Arc::clone(&self.place);
+        thread::spawn(move || Daemon::start(&place, &arguments))
+    }
+
+    fn session(&self) -> RemoteSession {
+        let access = Access::default().deadline(Duration::from_secs(20));
+        match Client::find(&Config::tcp([&self.memory.address]).access(access), "n").expect("it is there") {
+            Service::Remote(index) => index.session(),
+            Service::Nobody => panic!("a compute server has it open"),
+        }
+    }
+}
+
+/// What one thread knows of its keys: the last state that was answered.
+struct Known {
+    first: u64,
+    states: Vec<u64>,
+    /// Whether the next state may be there.
+    doubtful: Vec<bool>,
+}
+
+impl Known {
+    fn new(thread: u64) -> Self {
+        Self { first: thread * KEYS, states: vec![0; KEYS as usize], doubtful: vec![false; KEYS as usize] }
+    }
+
+    fn key(&self, at: usize) -> [u8; 8] {
+        // In no order, so that threads meet in leaves.
+        (self.first + at as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15).to_be_bytes()
+    }
+
+    /// A change of one key, and a lookup of another. Whether the change was answered.
+    fn step(&mut self, session: &RemoteSession, random: u64) -> bool {
+        let at = (random >> 20) as usize % self.states.len();
+        let state = self.states[at] + 1;
+        let put = session.put(&self.key(at), &state.to_le_bytes());
+        match &put {
+            Ok(_) => (self.states[at], self.doubtful[at]) = (state, false),
+            // The same state is put again.
+            Err(_) => self.doubtful[at] = true,
+        }
+        self.look(session, (random >> 40) as usize % self.states.len());
+        put.is_ok()
+    }
+
+    /// Looks a key up, if that is answered.
+    fn look(&mut self, session: &RemoteSession, at: usize) {
+        let Ok(found) = session.get(&self.key(at)) else { return };
+        let found = found.map_or(0, |value| u64::from_le_bytes(*value.first_chunk().expect("8 bytes")));
+        let (state, is_doubtful) = (self.states[at], self.doubtful[at]);
+        let is_there = found == state || is_doubtful && found == state + 1;
+        assert!(is_there, "key {at} is {found}, not {state}, doubtful: {is_doubtful}");
+        // What was read stays.
+        (self.states[at], self.doubtful[at]) = (found, is_doubtful && found == state);
+    }
+}
+
+fn next(state: u64) -> u64 {
+    let z = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    let z = (z ^ z >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    z ^ z >> 27
+}
+
+/// Works until told to end; then looks at all keys.
+fn work(session: &RemoteSession, thread: u64, is_over: &AtomicBool, answered: &AtomicU64) {
+    let (mut known, mut random) = (Known::new(thread), thread);
+    while !is_over.load(Relaxed) {
+        random = next(random);
+        if known.step(session, random) {
+            answered.fetch_add(1, Relaxed);
+        }
+    }
+    (0..KEYS as usize).for_each(|at| known.look(session, at));
+}
+
+/// Waits until each thread has been answered some more.
+fn await_answers(answered: &[AtomicU64]) -> Duration {
+    let (begun, before) = (Instant::now(), answered.iter().map(|count| count.load(Relaxed)).collect::<Vec<_>>());
+    while answered.iter().zip(&before).any(|(count, before)| count.load(Relaxed) < before + 20) {
+        assert!(begun.elapsed() < WAIT, "nobody serves the keys");
+        thread::sleep(Duration::from_millis(1));
+    }
+    begun.elapsed()
+}
+
+#[test]
+fn a_standby_takes_over_what_was_answered_by_a_server_that_is_killed() {
+    let times = std::env::var("HEIRS_TIMES").ok().and_then(|text| text.parse().ok()).unwrap_or(6);
+    let cluster = Cluster::new();
+    let mut server = cluster.compute_server().join().expect("it starts");
+    let (is_over, answered): (AtomicBool, [AtomicU64; THREADS as usize]) = Default::default();
+    let mut took = Vec::new();
+    thread::scope(|scope| {
+        for thread in 0..THREADS {
+            let (cluster, is_over, answered) = (&cluster, &is_over, &answered[thread as usize]);
+            scope.spawn(move || work(&cluster.session(), thread, is_over, answered));
+        }
+        for _ in 0..times {
+            let standby = cluster.compute_server();
+            await_answers(&answered);
+            // Long enough for the standby to be there.
+            thread::sleep(Duration::from_millis(300));
+            server.process.signal("-KILL");
+            took.push(await_answers(&answered));
+            server = standby.join().expect("it takes over");
+        }
+        is_over.store(true, Relaxed);
+    });
+    took.sort();
+    println!(
+        "{times} kills, {answered:?} changes; served again after {:?}, at most {:?}",
+        took[times / 2],
+        took[times - 1]
+    );
+    drop(server);
+    let status = cluster.place.run(&format!("status --pool {}", cluster.memory.pool()));
+    assert!(status.stdout.contains("DEAD"), "they are remembered: {status:?}");
+    // Opened by nobody else, the pool is in order again.
+    thread::sleep(Duration::from_millis(500));
+    let durable = format!("--pool {} --durability process", cluster.memory.pool());
+    cluster.place.ok(&format!("put {durable} --index n fig 1"));
+    cluster.place.ok(&format!("check --pool {}", cluster.memory.pool()));
+}
+
+#[test]
+fn a_stopped_server_answers_nothing_once_its_keys_were_taken_over() {
+    let cluster = Cluster::new();
+    let stopped = cluster.compute_server().join().expect("it starts");
+    let old = Client::connect(pando::remote::ClientConfig::new([&stopped.address])).expect("it serves");
+    let old = old.open_index("n").expect("it is there").session();
+    old.put(b"fig", b"1").expect("it is alone");
+    assert_eq!(old.get(b"fig").expect("it is cached").as_deref(), Some(&b"1"[..]));
+    let standby = cluster.compute_server();
+    stopped.process.signal("-STOP");
+    let _heir = standby.join().expect("it takes over");
+    let new = cluster.session();
+    assert_eq!(new.get(b"fig").expect("it serves").as_deref(), Some(&b"1"[..]));
+    new.put(b"fig", b"2").expect("it serves");
+    stopped.process.signal("-CONT");
+    for _ in 0..20 {
+        assert!(old.get(b"fig").is_err(), "it was taken for dead");
+        thread::sleep(Duration::from_millis(20));
+    }
+    assert!(old.put(b"fig", b"3").is_err());
+    assert_eq!(new.get(b"fig").expect("it serves").as_deref(), Some(&b"2"[..]));
+}
