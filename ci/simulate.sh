@@ -22,5 +22,6 @@ run 75 --faults none
 run 75 --faults torn,spikes,slow
 run 16 --faults all
 run 16 --faults all,cut-off,preempt
+run 40 --system dex --faults stop,lost-answers,kill-compute
 run 75 --system pool --faults all
 PANDO_SIM_SEEDS=$seeds "$dex" simulated::

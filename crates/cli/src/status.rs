@@ -2,7 +2,8 @@
 //!
 //! The command changes nothing, and works on pools that are in use or unclean. If a memory server is not
 //! reachable, it reports which one and why, shows the rest, and ends with status 1. It also ends with status
-//! 1 if a process died while attached: its unwritten changes are lost, possibly with all of its partitions.
+//! 1 if a process died while attached: its unwritten changes are lost, possibly with all of its partitions,
+//! except those of indexes with logs.
 
 use std::fmt::Write;
 use std::path::PathBuf;
@@ -138,8 +139,11 @@ fn process(process: &Process) -> String {
     format!("{}{dead}", process.identity)
 }
 
-fn owner(owner: &PartitionOwner) -> String {
+fn owner(owner: &PartitionOwner, index: &IndexInfo) -> String {
     match owner {
+        PartitionOwner::Lost(process) if index.log_bytes.is_some() => {
+            format!("{} (DEAD: whoever opens the index next takes it over)", process.identity)
+        }
         PartitionOwner::Lost(process) => format!("LOST with {}", process.identity),
         owner => owner.process().map_or("nobody".to_owned(), |process| process.identity.to_string()),
     }
@@ -168,9 +172,10 @@ fn text(status: &Status) -> String {
     writeln!(text, "\nattached: {attached}").expect("writing to a string does not fail");
     for (index, partitions) in &inside.indexes {
         let owners = partitions.iter().enumerate();
-        let owners = owners.map(|(number, partition)| format!("{number}: {}", owner(&partition.owner)));
+        let owners = owners.map(|(number, partition)| format!("{number}: {}", owner(&partition.owner, index)));
         let owners = owners.collect::<Vec<_>>().join(", ");
-        writeln!(text, "index {}: {}; owners of partitions {owners}", index.name, index.layout)
+        let log = index.log_bytes.map_or(String::new(), |bytes| format!(", log {}", units::size(bytes)));
+        writeln!(text, "index {}: {}{log}; owners of partitions {owners}", index.name, index.layout)
             .expect("writing to a string does not fail");
     }
     if inside.indexes.is_empty() {
@@ -197,10 +202,17 @@ fn document(status: &Status) -> Value {
                 let owners: Vec<Option<u32>> =
                     partitions.iter().map(|partition| partition.owner.process().map(pid)).collect();
                 let is_lost = |(number, partition): (usize, &Partition)| {
-                    matches!(partition.owner, PartitionOwner::Lost(_)).then_some(number)
+                    let is_lost = matches!(partition.owner, PartitionOwner::Lost(_));
+                    (is_lost && index.log_bytes.is_none()).then_some(number)
                 };
                 let lost: Vec<usize> = partitions.iter().enumerate().filter_map(is_lost).collect();
-                json!({ "name": index.name, "layout": index.layout.to_string(), "owners": owners, "lost": lost })
+                json!({
+                    "name": index.name,
+                    "layout": index.layout.to_string(),
+                    "owners": owners,
+                    "lost": lost,
+                    "log_bytes": index.log_bytes,
+                })
             });
             document["servers"] = inside.servers.iter().map(pool::server_document).collect();
             document["attached"] = inside.attached.iter().map(pid).collect();

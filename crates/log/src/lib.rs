@@ -52,7 +52,7 @@ mod sync;
 pub use commit::{Reservation, Share};
 pub use disk::{Persistence, persist_all};
 pub use error::{LogError, Result};
-pub use log::{Checkpoint, Hold, Log, Options};
+pub use log::{Checkpoint, Hold, Lease, Log, Options};
 pub use plan::{PagePlan, plan};
 pub use reader::{Contents, Report};
 pub use record::{Change, Entry, Image, Record};

@@ -42,8 +42,15 @@ impl Default for Options {
     }
 }
 
-/// Tells whether this process still counts as alive for all others.
-type Lease = Box<dyn Fn() -> bool + Send + Sync>;
+/// Whether this process counts as alive for all others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Lease {
+    Held,
+    /// It was silent for too long; others may have taken it for dead, or not.
+    Late,
+    /// Others have taken it for dead.
+    Lost,
+}
 
 /// See the module documentation. Threads share it; each call uses the endpoint of its thread.
 pub struct Log {
@@ -63,7 +70,7 @@ pub struct Log {
     rest_until: AtomicU64,
     /// 1 while a checkpoint writes control blocks, and if it did not end.
     is_cut_off: AtomicU64,
-    lease: OnceLock<Lease>,
+    lease: OnceLock<Box<dyn Fn() -> Lease + Send + Sync>>,
 }
 
 impl Log {
@@ -121,15 +128,15 @@ impl Log {
         })
     }
 
-    /// From now on no operation answers while `is_held` says no: other processes may have taken the index over. A
-    /// second lease has no effect.
-    pub fn lend(&self, is_held: Box<dyn Fn() -> bool + Send + Sync>) {
-        let _ = self.lease.set(is_held);
+    /// From now on an operation answers only while `lease` is held: otherwise another process may have taken the index
+    /// over. A second call has no effect.
+    pub fn lend(&self, lease: Box<dyn Fn() -> Lease + Send + Sync>) {
+        let _ = self.lease.set(lease);
     }
 
     #[inline]
-    fn is_lent(&self) -> bool {
-        self.lease.get().is_none_or(|is_held| is_held())
+    fn lease(&self) -> Lease {
+        self.lease.get().map_or(Lease::Held, |lease| lease())
     }
 
     pub fn space(&self) -> &Space {
@@ -189,7 +196,7 @@ impl Log {
     /// wait for that, it is persisted; and this process counts as alive.
     #[inline]
     pub fn is_durable(&self, gsn: u64) -> bool {
-        self.has(gsn) && self.is_lent()
+        self.has(gsn) && self.lease() == Lease::Held
     }
 
     #[inline]
@@ -219,10 +226,13 @@ impl Log {
         }
         // The next sign of life may be answered.
         let patience = Patience::new(self.options.patience_ns);
-        while !self.is_lent() {
-            patience.wait(ep, "a lease").await.map_err(|_| LogError::Expired)?;
+        loop {
+            match self.lease() {
+                Lease::Held => return Ok(()),
+                Lease::Late => patience.wait(ep, "a lease").await.map_err(|_| LogError::Expired)?,
+                Lease::Lost => return Err(LogError::Expired),
+            }
         }
-        Ok(())
     }
 
     /// Waits until a page may be written whose last record is `gsn`, or a block may be used again that this

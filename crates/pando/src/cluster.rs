@@ -71,7 +71,9 @@ fn open_or_recover(config: Config, fresh: u64) -> Result<(Shared, Option<Recover
         };
         match refused {
             _ if config.mode() != AttachMode::ReadWrite || Instant::now() >= until => return Err(refused),
-            Error::NotClosedCleanly { .. } if recovery.is_none() => recovery = recover(&config, fresh, refused)?,
+            Error::NotClosedCleanly { .. } if recovery.is_none() => {
+                recovery = recover(&config, fresh, refused)?
+            }
             _ if refused.is_being_repaired() => {}
             _ => return Err(refused),
         }

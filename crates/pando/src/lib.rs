@@ -48,12 +48,12 @@ pub use cluster::Cluster;
 pub use error::{Error, Owner, Result};
 pub use index::{BULK_THREADS_MAX, BulkOptions, Index, IndexInfo, Loaded, OwnedKeys};
 pub use layout::IndexLayout;
+pub use local::redo::Recovery;
 pub use memory_server::{Backing, MemoryServer, MemoryServerConfig, memory_server_size};
 pub use options::{
     Access, CacheOptions, Config, Create, Durability, IndexOptions, MAX_COMPUTE_SERVERS, OpenOptions,
     Ownership, READ_AHEAD, RecoveryProgress,
 };
-pub use local::redo::Recovery;
 pub use session::{
     Answer, Answers, AsyncIntegerSession, AsyncSession, Batch, Batched, IntegerAnswer, IntegerBatch,
     IntegerRange, IntegerSession, IntegerSwapped, Range, Scan, Session, block_on,

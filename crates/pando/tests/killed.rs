@@ -20,8 +20,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use pando::{
-    BulkOptions, Cluster, Config, Create, Durability, Error, Index, IndexOptions, MemoryServer, MemoryServerConfig,
-    OpenOptions, Session,
+    BulkOptions, Cluster, Config, Create, Durability, Error, Index, IndexOptions, MemoryServer,
+    MemoryServerConfig, OpenOptions, Session,
 };
 
 const PLAN: &str = "PANDO_TEST_PLAN";

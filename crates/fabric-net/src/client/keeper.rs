@@ -38,7 +38,8 @@ impl Keeper {
         let keep = move || {
             loop {
                 // The next verb reports a failure.
-                let pause = renew_lease(&shared, &ep).map_or(PAUSE_SHORT, |lease| PAUSE.min(lease / PER_LEASE));
+                let pause =
+                    renew_lease(&shared, &ep).map_or(PAUSE_SHORT, |lease| PAUSE.min(lease / PER_LEASE));
                 if stopped.recv_timeout(pause) != Err(RecvTimeoutError::Timeout) {
                     return;
                 }

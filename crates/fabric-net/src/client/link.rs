@@ -22,7 +22,7 @@ use pando_fabric::{FabricError, Nanos};
 use super::verbs::{Verbs, answer};
 use super::{Server, Shared};
 use crate::connect::{ConnectError, connect};
-use crate::handshake::{LinkId, Welcomed};
+use crate::handshake::{LinkId, Rejection, Welcomed};
 use crate::wire::{Malformed, Op, REPLY_HEADER, Request, decode_reply};
 
 /// Initial size of the input buffer in bytes.
@@ -225,7 +225,12 @@ impl Link {
                 Err(TryRecvError::Disconnected) => {
                     Err(Broken::NotConnected("its thread panicked".to_owned()))
                 }
-                Ok(Err(error)) => Err(Broken::NotConnected(error.to_string())),
+                Ok(Err(error)) => {
+                    if matches!(error, ConnectError::Rejected(Rejection::Fenced)) {
+                        shared.is_given_up.store(true, Relaxed);
+                    }
+                    Err(Broken::NotConnected(error.to_string()))
+                }
                 Ok(Ok((stream, welcomed))) => {
                     self.come_up(stream, welcomed, self.server(shared))?;
                     Ok(true)

@@ -10,7 +10,9 @@ mod keeper;
 mod link;
 mod verbs;
 
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
+use std::sync::atomic::{
+    AtomicBool, AtomicU64, AtomicUsize, Ordering::Acquire, Ordering::Relaxed, Ordering::Release,
+};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -102,6 +104,8 @@ struct Shared {
     started: Instant,
     /// Time up to which no other process takes this one for dead.
     leased_until: AtomicU64,
+    /// A memory server said that this process was taken for dead.
+    is_given_up: AtomicBool,
 }
 
 impl Shared {
@@ -165,8 +169,17 @@ impl TcpFabric {
         let infos = servers.iter().map(info).collect();
         let started = Instant::now();
         let leased_until = AtomicU64::new(0);
-        let shared =
-            Arc::new(Shared { servers, infos, secret, deadline, process, links, started, leased_until });
+        let shared = Arc::new(Shared {
+            servers,
+            infos,
+            secret,
+            deadline,
+            process,
+            links,
+            started,
+            leased_until,
+            is_given_up: AtomicBool::new(false),
+        });
         let keeper = Keeper::start(Arc::clone(&shared))?;
         Ok(Self { shared, _keeper: Arc::new(keeper) })
     }
@@ -180,6 +193,11 @@ impl TcpFabric {
     /// server 0 does not answer.
     pub fn holds_lease(&self) -> bool {
         self.shared.now() < self.shared.leased_until.load(Relaxed)
+    }
+
+    /// Whether this process was taken for dead, and stays so.
+    pub fn is_given_up(&self) -> bool {
+        self.shared.is_given_up.load(Relaxed)
     }
 
     /// `host:port` of each memory server, in the order of their numbers.

@@ -49,6 +49,11 @@ pub struct OffloadSetup {
     pub contrary: f64,
 }
 
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde calls it so")]
+fn is_zero(number: &usize) -> bool {
+    *number == 0
+}
+
 fn name_of_policy<S: Serializer>(policy: &OffloadPolicy, serializer: S) -> Result<S::Ok, S::Error> {
     serializer.serialize_str(policy.name())
 }
@@ -75,6 +80,9 @@ pub struct DexCase {
     pub offload: OffloadSetup,
     pub moves: MoveSetup,
     pub subtree_level: u8,
+    /// The only compute server has a log, and dies so often while operations run; its heirs go on.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub deaths: usize,
 }
 
 impl DexCase {
@@ -115,7 +123,21 @@ impl Setup {
         let mut setup = Self::of_case(seed, faults, case);
         // Each process has a compute server with keys and one without.
         setup.compute_servers = setup.compute_servers.max(case.processes);
-        setup
+        setup.may_die()
+    }
+
+    /// If the seed has the death of a compute server: the case with one compute server, which has a log.
+    fn may_die(mut self) -> Self {
+        let draw = Draw::of(self.seed, "death");
+        let dies = self.faults.kills_compute() && draw.one_of(&[true, false]);
+        if let (Case::Dex(case), true) = (&mut self.case, dies) {
+            case.deaths = draw.one_of(&[1, 3, 8]);
+            case.processes = 1;
+            case.moves = MoveSetup { spare_servers: 0, share: 0, ..case.moves };
+            case.offload.policy = OffloadPolicy::Never;
+            self.compute_servers = 1;
+        }
+        self
     }
 
     /// The configuration of `seed` with DEX, with all compute servers in one process.
@@ -139,6 +161,7 @@ fn draw_case(seed: u64) -> DexCase {
         offload: draw_offload(&Draw::of(seed, "offload")),
         moves: draw_moves(&Draw::of(seed, "moves")),
         subtree_level: 0,
+        deaths: 0,
     }
 }
 

@@ -91,6 +91,7 @@ impl<I: Index> Client<I> {
     /// Performs operation number `n` of a slot.
     pub async fn operate(&self, slot: u32, n: usize) {
         self.ep.pace().await;
+        I::live(self).await;
         let op = self.draw(n);
         self.perform(slot, op).await;
     }
@@ -101,26 +102,28 @@ impl<I: Index> Client<I> {
         let cut_off = self.draw_cut_off();
         let longest = longest(&op, self.book.keys.len(), self.book.waits.get());
         let until = self.ep.now() + cut_off.unwrap_or(longest);
+        let life = self.index.life();
+        let has_died = || self.index.life() != life;
         let answer = match &op {
             Op::Scan(scan) => {
                 // Entries that were returned before a failure count.
                 let found = Gathered { book: &self.book, limit: scan.limit, found: RefCell::default() };
-                let ended = within(&self.ep, until, pin!(self.scan(scan, &found))).await;
+                let ended = within(&self.ep, until, has_died, pin!(self.scan(scan, &found))).await;
                 let failed = match ended {
                     Some(Ok(())) => None,
                     Some(Err(error)) => Some(error.to_string()),
-                    None if cut_off.is_some() => Some(CUT_OFF.into()),
+                    None if cut_off.is_some() || has_died() => Some(CUT_OFF.into()),
                     None => return self.stuck(record),
                 };
                 Answer::Entries(Entries { found: found.found.into_inner(), failed })
             }
-            op => match within(&self.ep, until, pin!(I::answer(self, op))).await {
+            op => match within(&self.ep, until, has_died, pin!(I::answer(self, op))).await {
                 Some(Ok(answer)) => answer,
                 Some(Err(error)) => Answer::Failed(Failure {
                     why: error.to_string(),
                     may_have_taken_effect: I::may_have_taken_effect(&error),
                 }),
-                None if cut_off.is_some() => {
+                None if cut_off.is_some() || has_died() => {
                     Answer::Failed(Failure { why: CUT_OFF.into(), may_have_taken_effect: true })
                 }
                 None => return self.stuck(record),
@@ -279,12 +282,22 @@ impl<I: Index> Drop for Client<I> {
     }
 }
 
-/// Output of `future`; `None` if it is still pending after `until`.
-async fn within<F: Future>(ep: &SimEndpoint, until: Nanos, mut future: Pin<&mut F>) -> Option<F::Output> {
-    std::future::poll_fn(|cx: &mut Context<'_>| match future.as_mut().poll(cx) {
-        Poll::Ready(output) => Poll::Ready(Some(output)),
-        Poll::Pending if ep.now() > until => Poll::Ready(None),
-        Poll::Pending => Poll::Pending,
+/// Output of `future`; `None` if it is still pending after `until`, or has died.
+pub(super) async fn within<F: Future>(
+    ep: &SimEndpoint,
+    until: Nanos,
+    has_died: impl Fn() -> bool,
+    mut future: Pin<&mut F>,
+) -> Option<F::Output> {
+    std::future::poll_fn(|cx: &mut Context<'_>| {
+        if has_died() {
+            return Poll::Ready(None);
+        }
+        match future.as_mut().poll(cx) {
+            Poll::Ready(output) => Poll::Ready(Some(output)),
+            Poll::Pending if ep.now() > until => Poll::Ready(None),
+            Poll::Pending => Poll::Pending,
+        }
     })
     .await
 }

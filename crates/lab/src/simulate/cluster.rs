@@ -58,7 +58,7 @@ impl Cluster {
         })?;
         fabric.set_handler(Arc::new(MemorySide::default()));
         let ep = fabric.endpoint(setup.seed)?;
-        let attached = match setup.faults.cuts_off() {
+        let attached = match setup.faults.cuts_off() || setup.deaths() > 0 {
             true => AttachOptions::embedded().wait_ns_max(PATIENCE_NS).verbs_take_ns(setup.verbs_take_ns()),
             false => AttachOptions::embedded(),
         };

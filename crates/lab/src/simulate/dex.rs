@@ -3,9 +3,12 @@
 //! An operation goes to the compute server that its thread's router names. Sometimes it goes to another one
 //! first, which must refuse it unless it has become the owner. With several processes, each has its own
 //! routing table, which is correct for its own keys, and moves only these (`moves.rs`).
+//!
+//! A compute server with a log may die (`death.rs`): its trees are replaced by those of its heir.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::ops::Bound;
+use std::rc::Rc;
 use std::sync::Arc;
 
 use pando_cache::CacheWorker;
@@ -22,6 +25,7 @@ use pando_sim::SimEndpoint;
 use super::case_dex::DexCase;
 use super::client::{Client, Gathered};
 use super::cluster::{Cluster, ClusterError, INDEX, boundaries, draw_entries};
+use super::death;
 use super::history::{Answer, Book, Key, Op};
 use super::index::Index;
 use super::linear::Value;
@@ -34,9 +38,9 @@ pub struct Dex<L: Layout> {
     pub case: DexCase,
     /// Number of compute servers with keys at the start.
     keyed_servers: usize,
-    pool: Pool,
-    /// By compute server; the last ones have no keys at the start.
-    pub trees: Vec<Tree<L>>,
+    pub pool: Pool,
+    pub layout: L,
+    pub life: RefCell<Rc<Life<L>>>,
     /// By process.
     pub routes: Vec<Arc<Routes>>,
     /// First keys of the second and further processes; these never move.
@@ -47,10 +51,43 @@ pub struct Dex<L: Layout> {
     is_cut_off: bool,
 }
 
-/// State of one thread.
-pub struct DexThread {
+/// The compute servers until their process dies.
+pub struct Life<L: Layout> {
+    /// Even while the process lives, odd once it has died; grows from heir to heir.
+    pub number: Cell<u64>,
+    /// By compute server; the last ones have no keys at the start.
+    pub trees: Vec<Tree<L>>,
+}
+
+/// A life as one thread uses it.
+pub struct Using<L: Layout> {
+    life: Rc<Life<L>>,
     /// By compute server.
     workers: Vec<CacheWorker>,
+}
+
+impl<L: Layout> Using<L> {
+    fn new(life: Rc<Life<L>>) -> Self {
+        let workers = life.trees.iter().map(|tree| tree.cache().worker()).collect();
+        Self { life, workers }
+    }
+
+    pub fn server<'u>(&'u self, ep: &'u SimEndpoint, i: usize) -> (&'u Tree<L>, Ctx<'u, SimEndpoint>) {
+        (&self.life.trees[i], Ctx { ep, worker: &self.workers[i] })
+    }
+}
+
+impl<L: Layout> Drop for Using<L> {
+    fn drop(&mut self) {
+        for (tree, worker) in self.life.trees.iter().zip(&self.workers) {
+            tree.cache().retire(worker);
+        }
+    }
+}
+
+/// State of one thread.
+pub struct DexThread<L: Layout> {
+    using: RefCell<Rc<Using<L>>>,
     /// By process.
     routers: Vec<Router>,
 }
@@ -76,7 +113,9 @@ impl<L: Layout> Dex<L> {
         };
         let assembly = Assembly::new(&pool, layout, &boundaries, case.cache_config(), tree);
         let (spares, leaf_fill) = (case.moves.spare_servers, setup.fill());
-        let assembly = Assembly { spares, leaf_fill, ..assembly };
+        let log = (case.deaths > 0).then(|| death::shape_of_log(setup, &case));
+        let verbs_take_ns = setup.verbs_take_ns();
+        let assembly = Assembly { spares, leaf_fill, log, verbs_take_ns, ..assembly };
         let trees = block_on(ep, assembly.trees(ep, &draw_entries(setup, book).as_slice()))?;
         let keyed_servers = setup.compute_servers;
         let process = |server| case.process_of(keyed_servers, server);
@@ -87,7 +126,13 @@ impl<L: Layout> Dex<L> {
         let routes = (0..case.processes).map(|_| Arc::new(Routes::new(table.clone()))).collect();
         let is_cut_off = setup.faults.cuts_off();
         let moves = (0..case.processes).map(|_| RefCell::default()).collect();
-        Ok(Self { case, keyed_servers, pool, trees, routes, between_processes, moves, is_cut_off })
+        let life = RefCell::new(Rc::new(Life { number: Cell::new(0), trees }));
+        Ok(Self { case, keyed_servers, pool, layout, life, routes, between_processes, moves, is_cut_off })
+    }
+
+    /// Number of compute servers.
+    pub fn servers(&self) -> usize {
+        self.life.borrow().trees.len()
     }
 
     /// The process whose compute servers own `key`.
@@ -103,21 +148,15 @@ impl<L: Layout> Dex<L> {
 
 impl<L: Layout> Index for Dex<L> {
     type Error = DexError;
-    type Thread = DexThread;
+    type Thread = DexThread<L>;
 
     const SWAPS: bool = true;
     const DESCENDS: bool = true;
 
-    fn begin_thread(&self, ep: &SimEndpoint) -> DexThread {
+    fn begin_thread(&self, ep: &SimEndpoint) -> DexThread<L> {
         DexThread {
-            workers: self.trees.iter().map(|tree| tree.cache().worker()).collect(),
+            using: RefCell::new(Rc::new(Using::new(Rc::clone(&self.life.borrow())))),
             routers: self.routes.iter().map(|routes| Router::new(Arc::clone(routes), ep.random())).collect(),
-        }
-    }
-
-    fn end_thread(&self, thread: &DexThread) {
-        for (tree, worker) in self.trees.iter().zip(&thread.workers) {
-            tree.cache().retire(worker);
         }
     }
 
@@ -137,6 +176,14 @@ impl<L: Layout> Index for Dex<L> {
         self.unmade_move().is_some()
     }
 
+    fn life(&self) -> u64 {
+        self.life.borrow().number.get()
+    }
+
+    async fn live(client: &Client<Self>) {
+        death::live(client).await;
+    }
+
     async fn scan(
         client: &Client<Self>,
         range: &ScanRange<'_>,
@@ -144,7 +191,8 @@ impl<L: Layout> Index for Dex<L> {
     ) -> Result<(), DexError> {
         let visit = RefCell::new(|key: &[u8], value: &[u8]| found.visit(key, value));
         let scan_of = async |server: usize, part: &ScanRange<'_>| {
-            let (tree, ctx) = client.server(server);
+            let using = client.using();
+            let (tree, ctx) = using.server(&client.ep, server);
             tree.scan_owned(ctx, part, |key, value| (visit.borrow_mut())(key, value)).await
         };
         for (process, part) in client.parts(range) {
@@ -167,16 +215,19 @@ impl<L: Layout> Index for Dex<L> {
     }
 
     fn audit(&self, ep: &SimEndpoint, failed: bool) -> Result<Vec<String>, ClusterError> {
-        for tree in self.trees.iter().filter(|_| self.is_cut_off) {
+        let life = Rc::clone(&self.life.borrow());
+        for tree in life.trees.iter().filter(|_| self.is_cut_off) {
             let worker = tree.cache().worker();
             // A flush finishes the leftovers of operations that were cut off.
             block_on(ep, tree.flush(Ctx { ep, worker: &worker }))?;
             tree.cache().retire(&worker);
         }
-        let trees: Vec<_> = self.trees.iter().collect();
+        let trees: Vec<_> = life.trees.iter().collect();
+        let logs = trees.iter().filter_map(|tree| tree.config().log.as_deref());
+        let logs: Vec<_> = logs.flat_map(|log| log.space().blocks()).collect();
         let report = block_on(ep, audit(ep, &trees))?;
         let mut wrong = report.violations.clone();
-        wrong.extend(block_on(ep, check_blocks(ep, &self.pool, &mut [report], &[]))?);
+        wrong.extend(block_on(ep, check_blocks(ep, &self.pool, &mut [report], &logs))?);
         if failed {
             // A failed operation may leak blocks, which a rebuild of the allocation reclaims.
             wrong.retain(|what| !what.contains("belong to nothing"));
@@ -186,8 +237,14 @@ impl<L: Layout> Index for Dex<L> {
 }
 
 impl<L: Layout> Client<Dex<L>> {
-    pub(super) fn server(&self, i: usize) -> (&Tree<L>, Ctx<'_, SimEndpoint>) {
-        (&self.index.trees[i], Ctx { ep: &self.ep, worker: &self.own.workers[i] })
+    /// The compute servers of now.
+    pub(super) fn using(&self) -> Rc<Using<L>> {
+        let life = self.index.life.borrow();
+        let mut using = self.own.using.borrow_mut();
+        if !Rc::ptr_eq(&using.life, &life) {
+            *using = Rc::new(Using::new(Rc::clone(&life)));
+        }
+        Rc::clone(&using)
     }
 
     /// The router of the process that owns `key`.
@@ -198,7 +255,7 @@ impl<L: Layout> Client<Dex<L>> {
     /// Performs `op` at the owner of `key`. Sometimes asks another compute server first, which must refuse.
     async fn answer_of(&self, key: Key, op: &Op) -> Result<Answer, DexError> {
         let key = &self.book.keys[key as usize];
-        let servers = self.index.trees.len();
+        let servers = self.index.servers();
         if servers > 1 && self.below(32) == 0 {
             let other = (self.router(key).owner_of(key) + 1 + self.below(servers - 1)) % servers;
             match self.answer_by(other, op).await {
@@ -237,7 +294,8 @@ impl<L: Layout> Client<Dex<L>> {
     }
 
     async fn answer_by(&self, server: usize, op: &Op) -> Result<Answer, DexError> {
-        let (tree, ctx) = self.server(server);
+        let using = self.using();
+        let (tree, ctx) = using.server(&self.ep, server);
         let key = |key: &Key| self.book.keys[*key as usize].as_slice();
         let bytes = |value: &Value| self.book.bytes(*value);
         let flag = Answer::Flag;
@@ -272,7 +330,8 @@ impl<L: Layout> Client<Dex<L>> {
     }
 
     async fn flush(&self) -> Result<Answer, DexError> {
-        let (tree, ctx) = self.server(self.below(self.index.trees.len()));
+        let using = self.using();
+        let (tree, ctx) = using.server(&self.ep, self.below(self.index.servers()));
         tree.flush(ctx).await?;
         Ok(Answer::Done)
     }

@@ -1,8 +1,8 @@
 //! Kinds of faults that may occur, and those that a seed has.
 //!
 //! The caller names the kinds. A seed takes or omits each of them, and draws the times of faults
-//! ([`pando_sim::FaultPlan`]). All faults end. Permanent ones are not offered: lost memory, which has no
-//! second copy, and crashed compute servers, whose keys no other server takes over.
+//! ([`pando_sim::FaultPlan`]). All faults end; a compute server that dies has an heir. Lost memory is not offered, since
+//! there is no second copy.
 
 use std::fmt;
 use std::str::FromStr;
@@ -18,6 +18,8 @@ const KINDS: [FaultKind; 7] = FaultKind::PASSING;
 const CUT_OFF: &str = "cut-off";
 /// Name of the kind that preempts threads while they compute.
 const PREEMPT: &str = "preempt";
+/// Name of the kind that ends the process of a compute server, which has a log and an heir.
+const DEATH: &str = "kill-compute";
 
 /// Maximum number of faults in one run.
 const FAULTS_MAX: u64 = 6;
@@ -28,12 +30,15 @@ pub struct FaultSet(u32);
 
 impl FaultSet {
     pub const NONE: Self = Self(0);
-    /// All kinds of the cluster.
-    pub const ALL: Self = Self((1 << KINDS.len()) - 1);
+    /// All kinds of the cluster, and the death of a compute server.
+    pub const ALL: Self = Self(Self::CLUSTER.0 | Self::DEATH.0);
+    const CLUSTER: Self = Self((1 << KINDS.len()) - 1);
     /// Operations are dropped while they wait; not a fault of the cluster.
     const CUT_OFF: Self = Self(1 << KINDS.len());
     /// Threads are preempted while they compute; not a fault of the cluster.
     const PREEMPT: Self = Self(1 << (KINDS.len() + 1));
+    /// The compute server dies, and an heir goes on; not a fault of the cluster.
+    const DEATH: Self = Self(1 << (KINDS.len() + 2));
 
     pub fn of(kind: FaultKind) -> Self {
         Self(
@@ -51,7 +56,7 @@ impl FaultSet {
 
     /// The kinds of the cluster alone.
     pub fn of_cluster(self) -> Self {
-        Self(self.0 & Self::ALL.0)
+        Self(self.0 & Self::CLUSTER.0)
     }
 
     /// Whether futures of operations are dropped.
@@ -64,8 +69,17 @@ impl FaultSet {
         self.0 & Self::PREEMPT.0 != 0
     }
 
+    /// Whether a compute server may die.
+    pub fn kills_compute(self) -> bool {
+        self.0 & Self::DEATH.0 != 0
+    }
+
     fn names(self) -> impl Iterator<Item = &'static str> {
-        let others = [self.cuts_off().then_some(CUT_OFF), self.preempts().then_some(PREEMPT)];
+        let others = [
+            self.cuts_off().then_some(CUT_OFF),
+            self.preempts().then_some(PREEMPT),
+            self.kills_compute().then_some(DEATH),
+        ];
         self.kinds().map(FaultKind::name).chain(others.into_iter().flatten())
     }
 
@@ -117,6 +131,7 @@ impl FromStr for FaultSet {
                 "all" => Self::ALL.0,
                 CUT_OFF => Self::CUT_OFF.0,
                 PREEMPT => Self::PREEMPT.0,
+                DEATH => Self::DEATH.0,
                 _ => match KINDS.iter().find(|kind| kind.name() == name) {
                     Some(kind) => Self::of(*kind).0,
                     None => {
@@ -139,7 +154,9 @@ mod tests {
 
     #[test]
     fn a_list_of_faults_comes_back_as_it_was_written() {
-        for text in ["none", "all", "torn", "spikes,stop,lost-answers", "cut-off", "torn,cut-off,preempt"] {
+        for text in
+            ["none", "all", "torn", "spikes,stop,lost-answers", "kill-compute", "torn,cut-off,preempt"]
+        {
             assert_eq!(text.parse::<FaultSet>().expect(text).to_string(), text);
         }
         assert_eq!("stop,torn,stop".parse::<FaultSet>().expect("valid").to_string(), "torn,stop");

@@ -147,6 +147,8 @@ pub struct Book {
     pub calm: Cell<Nanos>,
     /// An operation may wait for this many times its patience.
     pub waits: Cell<Nanos>,
+    /// Virtual times at which the process of the index dies, the next one last.
+    pub deaths: RefCell<Vec<Nanos>>,
     /// Number of operations that may still be cut off.
     pub cuts_left: Cell<usize>,
     /// No further operations begin, since an error was found that time does not heal.
@@ -167,6 +169,7 @@ impl Book {
             calm: Cell::new(0),
             waits: Cell::new(WAITS),
             faulty_until: Cell::new(0),
+            deaths: RefCell::default(),
             cuts_left: Cell::new(0),
             is_over: Cell::new(false),
         }

@@ -41,6 +41,14 @@ pub trait Index: Sized {
         false
     }
 
+    /// Changes when the process of the index dies, which cuts off its operations, and when its heir goes on.
+    fn life(&self) -> u64 {
+        0
+    }
+
+    /// Called before each operation: the process may die now, and waits for its heir if it is dead.
+    async fn live(_: &Client<Self>) {}
+
     /// Performs a scan. Its entries count even if it fails.
     async fn scan(
         client: &Client<Self>,

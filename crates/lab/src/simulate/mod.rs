@@ -10,6 +10,7 @@ mod case_peers;
 mod check;
 mod client;
 mod cluster;
+mod death;
 mod dex;
 mod faults;
 mod history;

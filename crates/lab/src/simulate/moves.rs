@@ -24,7 +24,7 @@ impl<L: Layout> Dex<L> {
         self.moves.iter().enumerate().find_map(|(process, latest)| {
             let latest = latest.borrow();
             let (_, _, to) = latest.as_ref()?;
-            pando_dex::is_taking_over(&self.trees[*to])
+            pando_dex::is_taking_over(&self.life.borrow().trees[*to])
                 .then(|| latest.clone().map(|latest| (process, latest)))?
         })
     }
@@ -46,8 +46,9 @@ impl<L: Layout> Client<Dex<L>> {
     }
 
     async fn make_move(&self, process: usize, (range, from, to): KeyMove) -> Result<Answer, DexError> {
+        let using = self.using();
         let party = |server: usize| {
-            let (tree, ctx) = self.server(server);
+            let (tree, ctx) = using.server(&self.ep, server);
             Party { server, tree, ctx }
         };
         let ctx = party(from).ctx;
@@ -76,7 +77,7 @@ impl<L: Layout> Client<Dex<L>> {
         }
         let own = table.range(partition);
         let mut spare =
-            (0..self.index.trees.len()).filter(|&server| table.partition_owned_by(server).is_none());
+            (0..self.index.servers()).filter(|&server| table.partition_owned_by(server).is_none());
         let spare = spare.find(is_ours);
         let (below, above) = (
             partition.checked_sub(1).map(|below| table.owners()[below]).filter(is_ours),

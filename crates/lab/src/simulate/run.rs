@@ -176,6 +176,11 @@ fn run_on<I: Index + 'static>(
         book.cuts_left.set(CUTS_MAX);
         book.waits.set(WAITS_FOR_LEFTOVERS);
     }
+    if setup.deaths() > 0 {
+        *book.deaths.borrow_mut() = plan_deaths(setup, began);
+        // Threads notice the last one within this time.
+        faulty_until = faulty_until.max(began + span_of(setup) + PATIENCE_NS);
+    }
     let calm = faulty_until + rest;
     book.faulty_until.set(faulty_until);
     book.calm.set(calm);
@@ -271,6 +276,14 @@ fn look_at_everything<I: Index>(client: &Client<I>) {
 /// Approximate duration of the operations without faults.
 fn span_of(setup: &Setup) -> Nanos {
     (setup.operations_per_slot() as f64 * 8_000.0 * setup.latency_scale) as Nanos
+}
+
+/// Draws the times at which the process of the index dies, the first one last.
+fn plan_deaths(setup: &Setup, began: Nanos) -> Vec<Nanos> {
+    let random = random_of(setup.seed, "deaths of the run");
+    let mut deaths: Vec<_> = (0..setup.deaths()).map(|_| began + random.next() % span_of(setup)).collect();
+    deaths.sort_unstable_by(|a, b| b.cmp(a));
+    deaths
 }
 
 /// Draws the faults during the operations.

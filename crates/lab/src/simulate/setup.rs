@@ -240,6 +240,14 @@ impl Setup {
         }
     }
 
+    /// Times that the compute server dies.
+    pub fn deaths(&self) -> usize {
+        match &self.case {
+            Case::Dex(case) => case.deaths,
+            Case::Sherman(_) | Case::Smart(_) | Case::Pool(_) => 0,
+        }
+    }
+
     /// Operations of each slot.
     pub fn operations_per_slot(&self) -> usize {
         self.operations.div_ceil(self.threads * self.slots as usize)

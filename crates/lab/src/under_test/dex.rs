@@ -58,8 +58,9 @@ pub(crate) struct Assembly<'a, L> {
     /// Fullness of leaves and inner nodes after the load, up to 1.
     pub leaf_fill: f64,
     pub inner_fill: f64,
-    /// Lanes of each tree's log, if there are logs.
-    pub log_lanes: Option<usize>,
+    /// Shape of each tree's log, if there are logs, and the longest time of a verb.
+    pub log: Option<LogShape>,
+    pub verbs_take_ns: Nanos,
 }
 
 impl<'a, L: Layout> Assembly<'a, L> {
@@ -72,7 +73,8 @@ impl<'a, L: Layout> Assembly<'a, L> {
         tree: TreeConfig,
     ) -> Self {
         let (leaf_fill, inner_fill) = (0.9, 0.9);
-        Self { pool, layout, boundaries, spares: 0, cache, tree, leaf_fill, inner_fill, log_lanes: None }
+        let (log, verbs_take_ns) = (None, 0);
+        Self { pool, layout, boundaries, spares: 0, cache, tree, leaf_fill, inner_fill, log, verbs_take_ns }
     }
 
     /// The index of a benchmark.
@@ -85,9 +87,9 @@ impl<'a, L: Layout> Assembly<'a, L> {
         };
         let cache = spec.cache.config(spec.cache_bytes, layout.node_size());
         let assembly = Self::new(pool, layout, boundaries, cache, tree);
-        let log_lanes =
-            (spec.durability != Durability::Off).then_some(spec.threads.div_ceil(THREADS_OF_LANE));
-        Self { leaf_fill: spec.fill, inner_fill: spec.inner_fill, log_lanes, ..assembly }
+        let log =
+            (spec.durability != Durability::Off).then(|| shape_of_log(spec, pool, assembly.cache.bytes));
+        Self { leaf_fill: spec.fill, inner_fill: spec.inner_fill, log, ..assembly }
     }
 
     /// Makes the nodes with the records of `source`, which may be empty. Returns the address of the root.
@@ -141,17 +143,23 @@ impl<'a, L: Layout> Assembly<'a, L> {
 
     /// A new log for a tree.
     async fn log<E: Endpoint>(&self, ep: &E) -> Result<Option<Arc<Log>>, DexError> {
-        let Some(lanes) = self.log_lanes else { return Ok(None) };
-        let segment_bytes = self.pool.max_block();
-        let bytes = self.cache.bytes.saturating_mul(LOG_PER_CACHE_BYTE);
-        let segments = (bytes / segment_bytes / lanes as u64).max(LOG_SEGMENTS_MIN) as usize;
+        let Some(shape) = self.log else { return Ok(None) };
         let alloc = async |bytes| self.pool.alloc(ep, Placement::LeastLoaded, bytes).await;
-        let blocks = Blocks::gather(LogShape { lanes, segments, segment_bytes }, alloc).await?;
+        let blocks = Blocks::gather(shape, alloc).await?;
         let space = Log::create(ep, self.tree.index_id, blocks).await?;
         let contents = Contents::read(ep, space).await?;
-        let options = LogOptions { patience_ns: self.tree.patience_ns, ..LogOptions::default() };
+        let (patience_ns, verbs_take_ns) = (self.tree.patience_ns, self.verbs_take_ns);
+        let options = LogOptions { patience_ns, verbs_take_ns, ..LogOptions::default() };
         Ok(Some(Arc::new(Log::resume(ep, contents, options).await?)))
     }
+}
+
+/// Shape of the log of a compute server in a benchmark.
+fn shape_of_log(spec: &BenchSpec, pool: &Pool, cache_bytes: u64) -> LogShape {
+    let (lanes, segment_bytes) = (spec.threads.div_ceil(THREADS_OF_LANE), pool.max_block());
+    let bytes = cache_bytes.saturating_mul(LOG_PER_CACHE_BYTE);
+    let segments = (bytes / segment_bytes / lanes as u64).max(LOG_SEGMENTS_MIN) as usize;
+    LogShape { lanes, segments, segment_bytes }
 }
 
 impl<L: Layout> Dex<L> {

@@ -48,6 +48,39 @@ fn is_found<D: defect::Defect>(defect: D, case: Case) {
     eprint!("{}", first.excerpt);
 }
 
+/// Logs of a compute server that dies.
+mod heirs {
+    use pando_log::defect::{Defect, OfIndex};
+
+    use super::{first_violation, is_found};
+
+    #[test]
+    fn without_a_defect_nothing_is_found() {
+        let report = first_violation(None::<Defect>, 100, ("dex", "kill-compute,lost-answers,cut-off"));
+        assert!(report.is_none(), "{report:#?}");
+    }
+
+    #[test]
+    fn an_answer_before_the_log_is_found() {
+        is_found(Defect::AckBeforeLog, ("dex", "kill-compute"));
+    }
+
+    #[test]
+    fn a_page_before_the_log_is_found() {
+        is_found(OfIndex::PageBeforeLog, ("dex", "kill-compute"));
+    }
+
+    #[test]
+    fn a_lookup_before_the_log_is_found() {
+        is_found(OfIndex::GetBeforeLog, ("dex", "kill-compute"));
+    }
+
+    #[test]
+    fn a_record_that_is_missing_is_found() {
+        is_found(Defect::GapIgnored, ("dex", "kill-compute"));
+    }
+}
+
 mod dex {
     use pando_cache::defect::Defect;
 

@@ -3,6 +3,7 @@
 #[cfg(feature = "defects")]
 mod defects;
 mod faulty;
+mod lease;
 mod model;
 mod model_test;
 mod plan;

@@ -15,8 +15,8 @@ use pando_rt::block_on;
 
 use crate::error::Result;
 use crate::layout::IndexLayout;
-use crate::local::IndexData;
 use crate::local::redo::Recovery;
+use crate::local::{IndexData, logs};
 use crate::options::Descriptor;
 use crate::place::AnyEndpoint;
 use crate::shared::Shared;
@@ -70,6 +70,8 @@ pub struct IndexInfo {
     pub owners: Vec<Option<ProcessIdentity>>,
     /// Description given when the index was created.
     pub description: Vec<u8>,
+    /// Bytes of its log, if it has one: then a process that opens it takes over what a dead owner had.
+    pub log_bytes: Option<u64>,
 }
 
 impl IndexInfo {
@@ -81,6 +83,7 @@ impl IndexInfo {
     pub(crate) fn of(shared: &Shared, ep: &AnyEndpoint, record: IndexRecord) -> Result<Self> {
         let descriptor = Descriptor::of_record(&record)?;
         let attached = block_on(ep, shared.pool.attached(ep))?;
+        let log_bytes = logs::bytes_of(shared, ep, record.id)?;
         let process = |slot| attached.iter().find(|(at, _)| *at == slot).map(|(_, process)| *process);
         Ok(Self {
             id: record.id,
@@ -91,6 +94,7 @@ impl IndexInfo {
             boundaries: record.boundaries,
             name: record.name,
             description: Descriptor::description(&record.layout),
+            log_bytes,
         })
     }
 }

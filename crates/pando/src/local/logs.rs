@@ -65,6 +65,11 @@ fn is_empty(ep: &AnyEndpoint, log: Option<&Space>) -> Result<bool> {
     Ok(block_on(ep, Contents::read(ep, space.clone())).map_err(of_log)?.is_empty())
 }
 
+/// Size of the log of an index, if it has one.
+pub(crate) fn bytes_of(shared: &Shared, ep: &AnyEndpoint, index_id: u32) -> Result<Option<u64>> {
+    Ok(find(shared, ep, index_id)?.map(|space| space.bytes()))
+}
+
 pub(super) fn has_log(shared: &Shared, ep: &AnyEndpoint, record: &IndexRecord) -> Result<bool> {
     Ok(find(shared, ep, record.id)?.is_some())
 }
@@ -104,8 +109,8 @@ pub(super) fn open_log(shared: &Shared, ep: &AnyEndpoint, record: &IndexRecord) 
     let (patience_ns, verbs_take_ns) = (shared.config.patience_ns(), shared.fabric.verbs_take_ns());
     let options = Options { persistence, patience_ns, verbs_take_ns };
     let log = Arc::new(block_on(ep, Log::resume(ep, contents, options)).map_err(of_log)?);
-    if let Some(is_held) = shared.fabric.lease() {
-        log.lend(is_held);
+    if let Some(lease) = shared.fabric.lease() {
+        log.lend(lease);
     }
     let persister = match persistence {
         Persistence::Never => None,

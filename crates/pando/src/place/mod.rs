@@ -27,6 +27,7 @@ use pando_fabric_net::{TcpConfig, TcpFabric, TcpLock};
 #[cfg(feature = "verbs")]
 use pando_fabric_verbs::VerbsFabric;
 use pando_fabric_verbs::VerbsOptions;
+use pando_log::Lease;
 use pando_pool::{AttachMode, AttachOptions, IsAlive, Pool, PoolError, PoolOptions, ProcessIdentity};
 use pando_rt::block_on;
 
@@ -133,9 +134,13 @@ impl AnyFabric {
     }
 
     /// Tells whether other processes take this one for alive. `None` if they look themselves, on this host.
-    pub fn lease(&self) -> Option<Box<dyn Fn() -> bool + Send + Sync>> {
+    pub fn lease(&self) -> Option<Box<dyn Fn() -> Lease + Send + Sync>> {
         let connections = self.connections()?.clone();
-        Some(Box::new(move || connections.holds_lease()))
+        Some(Box::new(move || match connections.holds_lease() {
+            true => Lease::Held,
+            false if connections.is_given_up() => Lease::Lost,
+            false => Lease::Late,
+        }))
     }
 
     /// Locks out processes that attach. Waits for those that are attaching, up to `patience` if the memory
