@@ -22,6 +22,7 @@ use crate::reader::Contents;
 use crate::record::Record;
 use crate::space::{self, Blocks, Control, Space};
 use crate::sync::{AtomicU64, Mutex, Ordering::SeqCst, lock};
+use crate::tap::Tap;
 
 /// How a log is used.
 #[derive(Clone, Copy, Debug)]
@@ -52,6 +53,7 @@ pub struct Log {
     horizon: AtomicU64,
     /// Lower bounds of the records of pages that are being written outside of the cache.
     holds: Mutex<Vec<u64>>,
+    pub(crate) tap: Tap,
 }
 
 impl Log {
@@ -103,6 +105,7 @@ impl Log {
             is_truncating,
             horizon: AtomicU64::new(horizon),
             holds: Mutex::default(),
+            tap: Tap::default(),
         })
     }
 
@@ -117,6 +120,12 @@ impl Log {
     /// Number of the last record; numbers rise by one.
     pub fn clock(&self) -> u64 {
         self.commit.clock()
+    }
+
+    /// Comes before or after each record: sees what was done before the records that have a number, and is seen by
+    /// those who draw one later.
+    pub(crate) fn pass(&self) {
+        self.commit.pass();
     }
 
     /// The lane with the most room, for records that no worker waits for.
