@@ -243,5 +243,5 @@ fn open_numbered(
         let open = |range| open_tree(shared, ep, layout, &record, range, &cache, log()).map(Arc::new);
         ranges.map(|range| range.map(open).transpose()).collect::<Result<_>>()?
     });
-    Ok(Servers { routes, record, descriptor, trees, loads, _log: log.map(Arc::new) })
+    Ok(Servers { routes, record, descriptor, trees, loads, log: log.map(Arc::new) })
 }

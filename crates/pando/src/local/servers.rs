@@ -44,8 +44,8 @@ pub(crate) struct Servers {
     /// Operations that each compute server executed for sessions, by its number, including removed compute
     /// servers.
     pub loads: Vec<Arc<AtomicU64>>,
-    /// Persists the log, if there is one.
-    pub _log: Option<Arc<OpenLog>>,
+    /// The log, if there is one, and what persists it.
+    pub log: Option<Arc<OpenLog>>,
 }
 
 /// Trees by the number of the compute server; `None` for one of another process, or a removed one.
@@ -88,6 +88,11 @@ impl Past {
 impl Servers {
     pub fn node_layout(&self) -> Result<NodeLayout> {
         self.descriptor.node_layout(self.record.node_size as usize)
+    }
+
+    /// The log, if there is one.
+    pub fn log(&self) -> Option<Arc<Log>> {
+        self.log.as_ref().map(|log| Arc::clone(&log.log))
     }
 
     /// First keys of all partitions but the first.
