@@ -280,8 +280,9 @@ async fn log_before_write<E: Endpoint>(
     Ok(true)
 }
 
-/// Appends the images that dirty nodes need before they are written, as far as the log has room, so that they
-/// share batches and are persisted together.
+/// Appends the images that dirty nodes need before they are written, so that they share batches and are persisted
+/// together. Leaves the last part of the log alone: a node that changes again needs another image when it is
+/// written, and only that one is certain to have room.
 pub(crate) async fn note_moved<L: Layout, E: Endpoint>(
     tree: &Tree<L>,
     ctx: Ctx<'_, E>,
@@ -290,7 +291,7 @@ pub(crate) async fn note_moved<L: Layout, E: Endpoint>(
     let len = Record::pages_len(1, tree.layout.node_size(), 0);
     for frame in tree.cache.dirty_frames().filter(|frame| frame.mark().has_moved) {
         let lane = log.emptiest_lane();
-        let Some(room) = log.reserve(ctx.ep, lane, len, Share::All).await? else { break };
+        let Some(room) = log.reserve(ctx.ep, lane, len, Share::Most).await? else { break };
         let Ok(version) = frame.optimistic() else { continue };
         let Ok(guard) = frame.upgrade(version) else { continue };
         if version.is_dirty() && frame.mark().has_moved {
