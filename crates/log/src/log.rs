@@ -22,7 +22,7 @@ use crate::reader::Contents;
 use crate::record::Record;
 use crate::space::{self, Blocks, Control, Space};
 use crate::sync::{AtomicU64, Mutex, Ordering::SeqCst, lock};
-use crate::tap::Tap;
+use crate::tap::{Sink, Tap};
 
 /// How a log is used.
 #[derive(Clone, Copy, Debug)]
@@ -53,7 +53,7 @@ pub struct Log {
     horizon: AtomicU64,
     /// Lower bounds of the records of pages that are being written outside of the cache.
     holds: Mutex<Vec<u64>>,
-    pub(crate) tap: Tap,
+    tap: Tap,
 }
 
 impl Log {
@@ -120,12 +120,6 @@ impl Log {
     /// Number of the last record; numbers rise by one.
     pub fn clock(&self) -> u64 {
         self.commit.clock()
-    }
-
-    /// Comes before or after each record: sees what was done before the records that have a number, and is seen by
-    /// those who draw one later.
-    pub(crate) fn pass(&self) {
-        self.commit.pass();
     }
 
     /// The lane with the most room, for records that no worker waits for.
@@ -348,6 +342,29 @@ impl Log {
         if let Some(at) = holds.iter().position(|&held| held == bound) {
             holds.swap_remove(at);
         }
+    }
+
+    /// Opens the tap (`tap.rs`): from now on each change must be [noted](Log::note). `false` if it is open already.
+    pub fn open_tap(&self, sink: Sink) -> bool {
+        self.tap.open(sink, || self.commit.pass())
+    }
+
+    /// Whether a change that was appended must be [noted](Log::note).
+    #[inline]
+    pub fn is_tapped(&self) -> bool {
+        self.tap.is_open()
+    }
+
+    /// Gives a change to the sink of the tap, if that is still open. The caller has appended the record of the
+    /// change, and still holds the latch or the ticket of its leaf.
+    #[cold]
+    pub fn note(&self, key: &[u8], value: Option<&[u8]>) {
+        self.tap.note(key, value);
+    }
+
+    /// Closes the taps of several logs at one moment, and calls `at` in it.
+    pub fn close_taps<T>(logs: &[&Self], at: impl FnOnce() -> T) -> T {
+        Tap::close(&logs.iter().map(|log| &log.tap).collect::<Vec<_>>(), at)
     }
 
     /// Begins a checkpoint. The caller writes all pages that are changed by now, and then ends it. `None` if

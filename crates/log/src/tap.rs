@@ -14,10 +14,7 @@
 //! before that moment, or its changer finds no sink. A change that begins after another one was answered is
 //! therefore in a sink only if the other one is.
 
-use crate::defect::OfBackup;
-use crate::log::Log;
 use crate::sync::{AtomicU64, Mutex, Ordering::Relaxed, lock};
-use pando_fabric::defect::defect;
 
 /// Takes a key and its new value, or `None` if the key was removed. It is called under the latch of a leaf, by
 /// one thread at a time, and must not use the index.
@@ -30,50 +27,38 @@ pub(crate) struct Tap {
     sink: Mutex<Option<Sink>>,
 }
 
-impl Log {
-    /// Opens the tap; `false` if it is open already.
-    pub fn open_tap(&self, sink: Sink) -> bool {
+impl Tap {
+    /// Opens it; `false` if it is open already. `pass` takes a place in the order of the log's records.
+    pub fn open(&self, sink: Sink, pass: impl FnOnce()) -> bool {
         {
-            let mut place = lock(&self.tap.sink);
+            let mut place = lock(&self.sink);
             if place.is_some() {
                 return false;
             }
             *place = Some(sink);
         }
-        self.tap.is_open.store(1, Relaxed);
-        self.pass();
+        self.is_open.store(1, Relaxed);
+        pass();
         true
     }
 
-    /// Whether a change that was appended must be [noted](Log::note).
     #[inline]
-    pub fn is_tapped(&self) -> bool {
-        self.tap.is_open.load(Relaxed) == 1
+    pub fn is_open(&self) -> bool {
+        self.is_open.load(Relaxed) == 1
     }
 
-    /// Gives a change to the sink, if there is still one. The caller has appended the record of the change, and
-    /// still holds the latch or the ticket of its leaf.
-    #[cold]
+    /// Gives a change to the sink, if there is still one.
     pub fn note(&self, key: &[u8], value: Option<&[u8]>) {
-        if let Some(sink) = &mut *lock(&self.tap.sink) {
+        if let Some(sink) = &mut *lock(&self.sink) {
             sink(key, value);
         }
     }
 
-    /// Closes the taps of several logs at one moment, and calls `at` in it.
-    pub fn close_taps<T>(logs: &[&Log], at: impl FnOnce() -> T) -> T {
-        let mut sinks = Vec::new();
-        for log in logs {
-            sinks.push(lock(&log.tap.sink));
-            if defect(OfBackup::TapsClosedInTurn)
-                && let Some(mut sink) = sinks.pop()
-            {
-                *sink = None;
-                std::thread::sleep(std::time::Duration::from_millis(2));
-            }
-        }
+    /// Closes several taps at one moment, and calls `at` in it.
+    pub fn close<T>(taps: &[&Self], at: impl FnOnce() -> T) -> T {
+        let mut sinks: Vec<_> = taps.iter().map(|tap| lock(&tap.sink)).collect();
         let moment = at();
-        logs.iter().for_each(|log| log.tap.is_open.store(0, Relaxed));
+        taps.iter().for_each(|tap| tap.is_open.store(0, Relaxed));
         sinks.iter_mut().for_each(|sink| **sink = None);
         moment
     }

@@ -18,8 +18,11 @@ use super::merge::{Source, merge};
 use crate::error::BackupError;
 use crate::shared::lock;
 
-/// The last change of each key: its value, or `None` if it was removed.
-pub(super) type Changes = BTreeMap<Box<[u8]>, Option<Box<[u8]>>>;
+/// What a change has made of a key: its value, or `None` if it was removed.
+pub(super) type Value = Option<Box<[u8]>>;
+
+/// The last change of each key.
+pub(super) type Changes = BTreeMap<Box<[u8]>, Value>;
 
 /// Bytes that a change takes besides its key and value, about.
 const CHANGE_BYTES: usize = 64;
@@ -99,6 +102,10 @@ impl<'l> Taps<'l> {
 
     /// Closes all taps at one moment. Returns it, and for each index the changes that are in no run.
     pub fn close(mut self) -> (SystemTime, Vec<Changes>) {
+        if defect(OfBackup::TapsClosedInTurn) {
+            Log::close_taps(&self.logs[..1], || ());
+            std::thread::sleep(std::time::Duration::from_millis(2));
+        }
         let moment = Log::close_taps(&std::mem::take(&mut self.logs), SystemTime::now);
         let taken = |gathered: &Arc<Mutex<Gathered>>| std::mem::take(&mut lock(gathered).changes);
         (moment, self.gathered.iter().map(taken).collect())
@@ -148,7 +155,7 @@ impl Runs {
 
     /// The runs, to be merged.
     pub fn sources<'c>(&self, files: &Files, id: FileId) -> Result<Vec<Source<'c>>> {
-        self.names.iter().map(|name| DataReader::open(files, name, id).map(Source::File)).collect()
+        self.names.iter().map(|name| DataReader::open(files, name, id).map(Source::file)).collect()
     }
 
     pub fn remove(self, files: &Files) -> Result<()> {

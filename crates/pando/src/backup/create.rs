@@ -278,7 +278,7 @@ impl Work<'_> {
         let (files, id, name) = (self.files, self.manifest.file(number), file_name(number));
         let old = format!("{name}.scan");
         files.rename(&name, &old)?;
-        let mut sources = vec![Source::File(DataReader::open(files, &old, id)?)];
+        let mut sources = vec![Source::file(DataReader::open(files, &old, id)?)];
         sources.extend(runs.sources(files, id)?);
         sources.push(Source::memory(rest));
         let mut out = DataWriter::begin(files, &name, id)?;

@@ -1,19 +1,26 @@
-//! Merges sorted entries and changes: of several with one key, the newest counts.
+//! Merges sorted entries and changes.
+//!
+//! Of several with one key, that of the last source counts. So the sources are in the order of time: what a scan found,
+//! then runs of changes, then the changes that are in memory.
 
 use std::collections::btree_map;
 use std::iter::Peekable;
 
-use super::changes::Changes;
+use super::changes::{Changes, Value};
 use super::data::DataReader;
 use super::files::Result;
 
 /// Sorted entries or changes.
 pub(super) enum Source<'c> {
-    File(DataReader),
-    Memory(Peekable<btree_map::Iter<'c, Box<[u8]>, Option<Box<[u8]>>>>),
+    File(Box<DataReader>),
+    Memory(Peekable<btree_map::Iter<'c, Box<[u8]>, Value>>),
 }
 
 impl<'c> Source<'c> {
+    pub fn file(reader: DataReader) -> Self {
+        Self::File(Box::new(reader))
+    }
+
     pub fn memory(changes: &'c Changes) -> Self {
         Self::Memory(changes.iter().peekable())
     }

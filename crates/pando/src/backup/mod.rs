@@ -22,7 +22,7 @@ use self::manifest::{Manifest, file_name};
 use self::utc::Utc;
 pub use crate::error::BackupError;
 use crate::error::Result;
-pub use restore::{RestoreOptions, restore};
+pub use restore::{Prepared, RestoreOptions, prepare, restore};
 
 /// Options of a backup.
 #[derive(Clone, Copy)]
@@ -145,6 +145,14 @@ pub fn list(destination: &Path) -> Result<Vec<Listed>> {
         Listed { backup: manifest.map(|manifest| Backup::of(&id, &manifest)), id }
     };
     Ok(ids.into_iter().map(listed).collect())
+}
+
+/// The backup of this id; the last complete one if none is named. Reads manifests only.
+///
+/// # Errors
+/// [`BackupError::NoBackup`], [`BackupError::Unknown`] and [`BackupError::Incomplete`]; a damaged manifest.
+pub fn find(destination: &Path, id: Option<&str>) -> Result<Backup> {
+    chosen(destination, id).map(|(id, manifest)| Backup::of(&id, &manifest))
 }
 
 /// The manifest of a backup; of the last complete one if none is named.

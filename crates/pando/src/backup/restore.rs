@@ -6,6 +6,7 @@
 use std::path::Path;
 
 use super::data::Verified;
+use super::files::Files;
 use super::manifest::{IndexPart, Manifest, file_name};
 use super::{Backup, chosen};
 use crate::cluster::Cluster;
@@ -14,7 +15,7 @@ use crate::index::BulkOptions;
 use crate::layout::IndexLayout;
 use crate::options::{Descriptor, IndexOptions};
 
-/// Options of a restore.
+/// The part of a backup that is restored.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct RestoreOptions<'o> {
     /// The backup; the last complete one.
@@ -23,8 +24,6 @@ pub struct RestoreOptions<'o> {
     pub index: Option<&'o str>,
     /// Name that this index gets; the one that it had.
     pub name: Option<&'o str>,
-    /// How the entries are loaded.
-    pub bulk: BulkOptions<'o>,
 }
 
 /// Restores the indexes of a backup into `cluster`, which must not have indexes of these names.
@@ -36,94 +35,118 @@ pub struct RestoreOptions<'o> {
 /// [`BackupError`] in [`Error::Backup`] for a backup that is not there, incomplete or damaged; [`Error::IndexExists`];
 /// a full pool. No index is left behind then.
 pub fn restore(destination: &Path, cluster: &Cluster, options: &RestoreOptions<'_>) -> Result<Backup> {
-    cluster.shared.writable()?;
-    let (id, manifest) = chosen(destination, options.id)?;
-    let mut work = Restore { cluster, options, made: Vec::new() };
-    let parts = work.parts(destination, &id, &manifest)?;
-    for &(_, part) in &parts {
-        let name = work.name_of(part);
-        options_of(part, cluster)?.check(name, &cluster.shared.config)?;
-        if cluster.index_names()?.iter().any(|there| there == name) {
-            return Err(Error::IndexExists { name: name.to_owned() });
-        }
-    }
-    let files = super::files::Files::of(destination, &id);
-    let mut sources = Vec::new();
-    for &(number, part) in &parts {
-        sources.push(Verified::read(
-            &files,
-            &file_name(number),
-            manifest.file(number),
-            part.extent,
-            &|_| (),
-        )?);
-    }
-    for (&(_, part), source) in parts.iter().zip(sources) {
-        if let Err(error) = work.load(part, source) {
-            work.take_back();
-            return Err(error);
-        }
-    }
-    let restored =
-        Manifest { indexes: parts.iter().map(|(_, part)| (*part).clone()).collect(), ..manifest.clone() };
-    Ok(Backup::of(&id, &restored))
+    let chosen = Chosen::find(destination, options)?;
+    chosen.check(cluster)?;
+    chosen.read()?.load(cluster, &BulkOptions::default())
 }
 
-struct Restore<'r> {
-    cluster: &'r Cluster,
-    options: &'r RestoreOptions<'r>,
-    /// Names of the indexes that were created.
-    made: Vec<String>,
+/// Reads and checks all that a restore needs, so that nothing need be created before, and [`Prepared::load`] does the rest.
+///
+/// # Errors
+/// [`BackupError`] in [`Error::Backup`].
+pub fn prepare(destination: &Path, options: &RestoreOptions<'_>) -> Result<Prepared> {
+    Chosen::find(destination, options)?.read()
 }
 
-impl Restore<'_> {
-    /// The indexes to restore, with the numbers of their files.
-    fn parts<'m>(
-        &self,
-        destination: &Path,
-        id: &str,
-        manifest: &'m Manifest,
-    ) -> Result<Vec<(u32, &'m IndexPart)>> {
-        let all = (0..).zip(&manifest.indexes);
-        let Some(name) = self.options.index else {
-            return match self.options.name {
-                Some(_) => Err(Error::InvalidOption("a new name is for one index; name it".to_owned())),
-                None => Ok(all.collect()),
-            };
-        };
-        let found: Vec<_> = all.filter(|(_, part)| part.name == name).collect();
-        match found.is_empty() {
-            false => Ok(found),
-            true => Err(BackupError::UnknownIndex {
-                name: name.to_owned(),
-                path: destination.join(id),
-                existing: manifest.indexes.iter().map(|part| part.name.clone()).collect(),
+/// Indexes of a backup to be restored.
+struct Chosen {
+    id: String,
+    files: Files,
+    /// With these indexes only.
+    manifest: Manifest,
+    /// The number of the file of each, and its name in the pool.
+    places: Vec<Place>,
+}
+
+struct Place {
+    number: u32,
+    name: String,
+}
+
+/// A backup that was read and checked, to be restored.
+pub struct Prepared {
+    chosen: Chosen,
+    sources: Vec<Verified>,
+}
+
+impl Chosen {
+    fn find(destination: &Path, options: &RestoreOptions<'_>) -> Result<Self> {
+        if options.name.is_some() && options.index.is_none() {
+            return Err(Error::InvalidOption("a new name is for one index, which must be named".to_owned()));
+        }
+        let (id, mut manifest) = chosen(destination, options.id)?;
+        let files = Files::of(destination, &id);
+        let (mut places, mut indexes) = (Vec::new(), Vec::new());
+        let existing = manifest.indexes.iter().map(|part| part.name.clone()).collect();
+        for (number, part) in (0..).zip(std::mem::take(&mut manifest.indexes)) {
+            if options.index.is_none_or(|wanted| wanted == part.name) {
+                places.push(Place { number, name: options.name.unwrap_or(&part.name).to_owned() });
+                indexes.push(part);
             }
-            .into()),
         }
+        if let Some(wanted) = options.index.filter(|_| indexes.is_empty()) {
+            let path = files.path().to_owned();
+            return Err(BackupError::UnknownIndex { name: wanted.to_owned(), path, existing }.into());
+        }
+        Ok(Self { id, files, manifest: Manifest { indexes, ..manifest }, places })
     }
 
-    fn name_of<'n>(&'n self, part: &'n IndexPart) -> &'n str {
-        self.options.name.unwrap_or(&part.name)
+    /// Checks whether the indexes can be created.
+    fn check(&self, cluster: &Cluster) -> Result<()> {
+        cluster.shared.writable()?;
+        let there = cluster.index_names()?;
+        for (part, Place { name, .. }) in self.manifest.indexes.iter().zip(&self.places) {
+            options_of(part, cluster)?.check(name, &cluster.shared.config)?;
+            if there.contains(name) {
+                return Err(Error::IndexExists { name: name.clone() });
+            }
+        }
+        Ok(())
     }
 
-    /// Creates an index and fills it.
-    fn load(&mut self, part: &IndexPart, source: Verified) -> Result<()> {
-        let name = self.name_of(part).to_owned();
-        let index = self.cluster.create_index(&name, &options_of(part, self.cluster)?)?;
-        self.made.push(name);
-        match index.bulk_load(&source, &self.options.bulk) {
-            Ok(_) => Ok(()),
-            Err(error) => Err(source.failure().map_or(error, Error::from)),
+    fn read(self) -> Result<Prepared> {
+        let mut sources = Vec::new();
+        for (part, &Place { number, .. }) in self.manifest.indexes.iter().zip(&self.places) {
+            let file = self.manifest.file(number);
+            sources.push(Verified::read(&self.files, &file_name(number), file, part.extent, &|_| ())?);
         }
+        Ok(Prepared { chosen: self, sources })
+    }
+}
+
+impl Prepared {
+    /// What the backup has of the indexes that are restored.
+    pub fn backup(&self) -> Backup {
+        Backup::of(&self.chosen.id, &self.chosen.manifest)
     }
 
-    /// Drops the indexes that were created.
-    fn take_back(&self) {
-        for name in &self.made {
-            // The error of the restore is the one to report.
-            let _ = self.cluster.drop_index(name);
+    /// Creates the indexes in `cluster` and loads them.
+    ///
+    /// # Errors
+    /// As for [`restore`].
+    pub fn load(self, cluster: &Cluster, bulk: &BulkOptions<'_>) -> Result<Backup> {
+        self.chosen.check(cluster)?;
+        let (backup, Self { chosen: Chosen { manifest, places, .. }, sources }) = (self.backup(), self);
+        let mut made = Vec::new();
+        for ((part, Place { name, .. }), source) in manifest.indexes.iter().zip(&places).zip(sources) {
+            let loaded = options_of(part, cluster).and_then(|options| {
+                let index = cluster.create_index(name, &options)?;
+                made.push(name);
+                index.bulk_load(&source, bulk)
+            });
+            if let Err(error) = loaded {
+                // The error of the restore is the one to report.
+                made.into_iter().for_each(|name| drop(cluster.drop_index(name)));
+                return Err(source.failure().map_or(error, Error::from));
+            }
         }
+        Ok(backup)
+    }
+}
+
+impl std::fmt::Debug for Prepared {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Prepared").field("id", &self.chosen.id).finish_non_exhaustive()
     }
 }
 

@@ -47,7 +47,7 @@ fn restored(backups: &Path, id: &str) -> BTreeMap<String, Entries> {
 
 const THREADS: u64 = 3;
 /// Keys of a thread in each index.
-const KEYS: u64 = 1_500;
+const KEYS: u64 = 3_000;
 
 /// Key of change `n` of a thread.
 fn key_of(thread: u64, n: u64) -> [u8; 8] {
@@ -90,6 +90,15 @@ fn moments(is_long: bool, thread: u64, entries: &Entries) -> Vec<u64> {
     (least..least + 8).filter(|&changes| state(is_long, thread, changes) == mine).collect()
 }
 
+/// Tells all threads to stop when it is dropped, also by a panic.
+struct Stop<'s>(&'s AtomicBool);
+
+impl Drop for Stop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Relaxed);
+    }
+}
+
 /// Threads that change both indexes in turn, while backups are made; calls `check` with each backup. `wrap` runs the work of
 /// each thread.
 fn during_changes(
@@ -104,33 +113,25 @@ fn during_changes(
     let second = cluster.create_index("second", &IndexOptions::bytes()).expect("new");
     let (stop, done) = (AtomicBool::new(false), AtomicU64::new(0));
     let backups = directory.path().join("backups");
+    let changes = |thread| {
+        let _stop = Stop(&stop);
+        let [first, second] = [&first, &second].map(|index| index.session().expect("a session"));
+        for n in (0..).take_while(|_| !stop.load(Relaxed)) {
+            change(&first, false, thread, n);
+            change(&second, true, thread, n);
+            done.fetch_add(1, Relaxed);
+        }
+    };
     thread::scope(|scope| {
         for thread in 0..THREADS {
-            let (first, second, stop, done) = (&first, &second, &stop, &done);
-            scope.spawn(move || {
-                wrap(&mut || {
-                    let [first, second] = [first, second].map(|index| index.session().expect("a session"));
-                    for n in 0.. {
-                        if stop.load(Relaxed) {
-                            break;
-                        }
-                        change(&first, false, thread, n);
-                        change(&second, true, thread, n);
-                        done.fetch_add(1, Relaxed);
-                    }
-                });
-            });
-        }
-        struct Stop<'s>(&'s AtomicBool);
-        impl Drop for Stop<'_> {
-            fn drop(&mut self) {
-                self.0.store(true, Relaxed);
-            }
+            let changes = &changes;
+            scope.spawn(move || wrap(&mut || changes(thread)));
         }
         let _stop = Stop(&stop);
         wrap(&mut || {
             for round in 1..4 {
                 while done.load(Relaxed) < round * THREADS * KEYS {
+                    assert!(!stop.load(Relaxed), "a thread failed");
                     thread::yield_now();
                 }
                 let options = BackupOptions { changes_memory, ..BackupOptions::default() };
@@ -164,21 +165,25 @@ fn a_backup_during_changes_has_the_state_of_one_moment() {
 
 #[test]
 fn so_does_one_with_leaves_outside_of_the_cache_and_changes_in_files() {
-    during_changes(64 << 10, 0, &|work| work(), is_of_one_moment);
+    during_changes(128 << 10, 0, &|work| work(), is_of_one_moment);
 }
 
 #[cfg(feature = "defects")]
-#[test]
-fn each_defect_of_backups_is_found() {
+mod defects {
     use std::panic::{AssertUnwindSafe, catch_unwind};
 
     use pando_fabric::defect::with_defect;
-    for defect in pando_log::defect::OfBackup::ALL {
-        let wrap = |work: &mut dyn FnMut()| with_defect(Some(defect), work);
-        let run = || during_changes(64 << 10, 64 << 20, &wrap, is_of_one_moment);
-        let found = (0..20).find(|_| catch_unwind(AssertUnwindSafe(run)).is_err());
-        println!("{defect:?}: run {found:?}");
-        assert!(found.is_some(), "{defect:?} is not found");
+    use pando_log::defect::OfBackup;
+
+    #[test]
+    fn each_defect_of_backups_is_found() {
+        for defect in OfBackup::ALL {
+            let wrap = |work: &mut dyn FnMut()| with_defect(Some(defect), work);
+            let run = || super::during_changes(128 << 10, 64 << 20, &wrap, super::is_of_one_moment);
+            let found = (0..20).find(|_| catch_unwind(AssertUnwindSafe(run)).is_err());
+            println!("{defect:?}: run {found:?}");
+            assert!(found.is_some(), "{defect:?} is not found");
+        }
     }
 }
 
