@@ -63,3 +63,72 @@ impl Tap {
         moment
     }
 }
+
+#[cfg(all(test, shuttle))]
+mod shuttle_tap {
+    use std::sync::Arc;
+    use std::sync::atomic::Ordering::SeqCst;
+
+    use shuttle::thread;
+
+    use super::*;
+
+    /// An index of one leaf with one key, its tap, and the clock of its log.
+    #[derive(Default)]
+    struct Index {
+        leaf: Mutex<u64>,
+        clock: AtomicU64,
+        tap: Tap,
+    }
+
+    impl Index {
+        fn change(&self, value: u64) {
+            let mut leaf = lock(&self.leaf);
+            *leaf = value;
+            self.clock.fetch_add(1, SeqCst);
+            if self.tap.is_open() {
+                self.tap.note(b"key", Some(&value.to_le_bytes()));
+            }
+        }
+
+        fn open(&self) -> Arc<std::sync::Mutex<Option<u64>>> {
+            let last = Arc::new(std::sync::Mutex::new(None));
+            let sink = Arc::clone(&last);
+            let note = move |_: &[u8], value: Option<&[u8]>| {
+                let value = value.and_then(|value| value.first_chunk().copied()).map(u64::from_le_bytes);
+                *sink.lock().expect("no panic") = value;
+            };
+            let pass = || {
+                self.clock.fetch_add(0, SeqCst);
+            };
+            assert!(self.tap.open(Box::new(note), pass));
+            last
+        }
+    }
+
+    /// A thread changes two indexes in turn, while both are copied.
+    fn run() {
+        let indexes = Arc::new([Index::default(), Index::default()]);
+        let changing = Arc::clone(&indexes);
+        let changer = thread::spawn(move || {
+            for value in 1..4 {
+                changing.iter().for_each(|index| index.change(value));
+            }
+        });
+        let last = indexes.each_ref().map(Index::open);
+        let scanned = indexes.each_ref().map(|index| *lock(&index.leaf));
+        Tap::close(&indexes.each_ref().map(|index| &index.tap), || ());
+        let copied = |at: usize| last[at].lock().expect("no panic").unwrap_or(scanned[at]);
+        let (first, second) = (copied(0), copied(1));
+        assert!((second..=second + 1).contains(&first), "{first}, {second}");
+        changer.join().expect("no panic");
+    }
+
+    #[test]
+    fn copies_of_two_indexes_are_of_one_moment() {
+        let iterations = std::env::var("SHUTTLE_ITERATIONS");
+        let iterations = iterations.ok().and_then(|text| text.parse().ok()).unwrap_or(1_000);
+        shuttle::check_random(run, iterations);
+        shuttle::check_pct(run, iterations, 3);
+    }
+}
