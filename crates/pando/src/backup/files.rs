@@ -62,10 +62,12 @@ impl Files {
     /// Creates the directory, and the destination if it is not there.
     pub fn create(destination: &Path, id: &str) -> Result<Self> {
         match fs::create_dir(destination) {
-            Err(error) if error.kind() != ErrorKind::AlreadyExists => {
-                return Err(cannot("create", destination)(error));
-            }
-            _ => {}
+            Ok(()) => match destination.parent() {
+                Some(parent) if parent.as_os_str().is_empty() => persist_directory(Path::new("."))?,
+                parent => parent.map_or(Ok(()), persist_directory)?,
+            },
+            Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
+            Err(error) => return Err(cannot("create", destination)(error)),
         }
         let files = Self::of(destination, id);
         fs::create_dir(&files.directory).map_err(cannot("create", &files.directory))?;

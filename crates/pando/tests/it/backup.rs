@@ -65,6 +65,12 @@ fn value_of(is_long: bool, n: u64) -> Option<Vec<u8>> {
     (n % 7 != 3).then(|| n.to_le_bytes().iter().copied().cycle().take(len).collect())
 }
 
+/// Key of a thread's number of changes.
+fn count_key(thread: u64) -> [u8; 8] {
+    (THREADS * KEYS + thread).wrapping_mul(0x9e37_79b9_7f4a_7c15).to_be_bytes()
+}
+
+/// Makes change `n` and counts it.
 fn change(session: &Session, is_long: bool, thread: u64, n: u64) {
     let key = key_of(thread, n);
     match value_of(is_long, n) {
@@ -72,6 +78,7 @@ fn change(session: &Session, is_long: bool, thread: u64, n: u64) {
         None => session.remove(&key),
     }
     .expect("there is room");
+    session.put(&count_key(thread), &(n + 1).to_le_bytes()).expect("there is room");
 }
 
 /// State of a thread's keys after its first `changes` changes.
@@ -83,11 +90,12 @@ fn state(is_long: bool, thread: u64, changes: u64) -> Entries {
 /// Numbers of changes after which a thread's keys are as in `entries`.
 fn moments(is_long: bool, thread: u64, entries: &Entries) -> Vec<u64> {
     let keys: BTreeSet<Vec<u8>> = (0..KEYS).map(|n| key_of(thread, n).to_vec()).collect();
-    let mine: Entries =
-        entries.iter().filter(|(key, _)| keys.contains(*key)).map(|(k, v)| (k.clone(), v.clone())).collect();
-    let number = |value: &Vec<u8>| u64::from_le_bytes(*value.first_chunk().expect("8 bytes")) + 1;
-    let least = mine.values().map(number).max().unwrap_or(0);
-    (least..least + 8).filter(|&changes| state(is_long, thread, changes) == mine).collect()
+    let mine = entries.iter().filter(|(key, _)| keys.contains(*key));
+    let mine: Entries = mine.map(|(key, value)| (key.clone(), value.clone())).collect();
+    let counted = entries.get(&count_key(thread)[..]);
+    let counted = counted.map_or(0, |count| u64::from_le_bytes(*count.first_chunk().expect("8 bytes")));
+    // The last change may not be counted yet.
+    (counted..counted + 2).filter(|&changes| state(is_long, thread, changes) == mine).collect()
 }
 
 /// Tells all threads to stop when it is dropped, also by a panic.
