@@ -20,9 +20,9 @@ fn entries_of(index: &Index) -> Entries {
     session.iter().map(|entry| entry.expect("readable")).collect()
 }
 
-fn logged(path: &Path, cache: u64) -> Cluster {
+fn logged(path: &Path, cache: u64, durability: Durability) -> Cluster {
     let config = Config::at(path).memory(64 << 20).cache(cache).create(Create::IfMissing).huge_pages(false);
-    Cluster::open(config.durability(Durability::Process)).expect("opens")
+    Cluster::open(config.durability(durability)).expect("opens")
 }
 
 /// Restores a backup into a new pool of several servers, and returns the entries of each index.
@@ -116,7 +116,7 @@ fn during_changes(
     check: impl Fn(&Path, &Backup),
 ) {
     let directory = tempfile::tempdir().expect("temporary directory");
-    let cluster = logged(&directory.path().join("pool"), cache);
+    let cluster = logged(&directory.path().join("pool"), cache, Durability::Process);
     let first = cluster.create_index("first", &IndexOptions::integers()).expect("new");
     let second = cluster.create_index("second", &IndexOptions::bytes()).expect("new");
     let (stop, done) = (AtomicBool::new(false), AtomicU64::new(0));
@@ -260,7 +260,7 @@ fn a_pool_that_is_open_for_reading_is_backed_up_and_restored_with_a_log() {
     cluster.close().expect("closes");
     reading().backup(&backups, &BackupOptions::default()).expect("it is made");
 
-    let logged = logged(&directory.path().join("logged"), 1 << 20);
+    let logged = logged(&directory.path().join("logged"), 1 << 20, Durability::Process);
     let options = RestoreOptions { index: Some("bytes"), name: Some("copy"), ..RestoreOptions::default() };
     backup::restore(&backups, &logged, &options).expect("restored");
     assert_eq!(logged.index_names().expect("names"), ["copy"]);
@@ -390,7 +390,7 @@ fn elf_tables_are_left_out_on_request_only() {
 fn a_second_backup_at_the_same_time_is_refused_and_a_failed_one_leaves_nothing() {
     let directory = tempfile::tempdir().expect("temporary directory");
     let (backups, others) = (directory.path().join("backups"), directory.path().join("others"));
-    let cluster = logged(&directory.path().join("pool"), 1 << 20);
+    let cluster = logged(&directory.path().join("pool"), 1 << 20, Durability::Immediate);
     let index = cluster.create_index("n", &IndexOptions::integers()).expect("new");
     let entries: Vec<_> = (0..2_000u64).map(|n| (n.to_be_bytes(), n.to_be_bytes())).collect();
     index.bulk_load(&entries[..], &BulkOptions::default()).expect("loads");
@@ -401,7 +401,10 @@ fn a_second_backup_at_the_same_time_is_refused_and_a_failed_one_leaves_nothing()
     let options = BackupOptions { progress: Some(&second), ..BackupOptions::default() };
     cluster.backup(&backups, &options).expect("it is made");
     assert_eq!(std::fs::read_dir(&others).expect("it was created").count(), 0);
-    cluster.backup(&others, &BackupOptions::default()).expect("the tap is closed again");
+    let session = index.integers().expect("a session");
+    session.put(7, 8).expect("there is room");
+    let made = cluster.backup(&others, &BackupOptions::default()).expect("the tap is closed again");
+    assert_eq!(restored(&others, &made.id)["n"][&7u64.to_be_bytes()[..]], 8u64.to_be_bytes());
     let file = directory.path().join("file");
     std::fs::write(&file, b"").expect("it can be written");
     let refused = error_of(cluster.backup(&file, &BackupOptions::default()));
