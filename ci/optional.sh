@@ -8,7 +8,7 @@ if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
 fi
 
 optional=(-p pando -p pando-cli -p pando-fabric-verbs)
-features=pando-cli/verbs,pando-cli/arrow,pando/arrow,pando/power,pando-fabric-verbs/verbs
+features=pando-cli/verbs,pando-cli/arrow,pando/arrow,pando/power,pando/defects,pando-fabric-verbs/verbs
 for crate in lab pool log elf elf-remote dex sherman smart; do
     optional+=(-p "pando-$crate")
     features+=,pando-$crate/defects

@@ -24,6 +24,10 @@ Examples:
   pando check --pool fruit.pando
   pando dump fruit.pandodump --pool fruit.pando --index fruit
   pando restore fruit.pandodump --pool copy.pando
+  pando backup create backups --pool fruit.pando --without-tables
+  pando backup list backups
+  pando backup verify backups
+  pando backup restore backups --pool again.pando
   pando scan --pool copy.pando | pando load - --format text --pool fruit.pando --index again
   pando create --pool grove/ --index trees --memory-servers 2
   pando pool add-server --pool grove/

@@ -7,6 +7,7 @@
 #![forbid(unsafe_code)]
 
 mod args;
+mod backup;
 mod batch;
 mod bench;
 mod calibrate;
@@ -79,6 +80,9 @@ enum Command {
     Dump(dump::DumpArgs),
     /// Make an index from a dump
     Restore(restore::RestoreArgs),
+    /// Copies of all indexes of a pool as they were at one moment: make, list, verify and restore them
+    #[command(subcommand)]
+    Backup(backup::BackupCommand),
     /// Tables for conditions on several columns: make, query and change them
     #[command(subcommand)]
     Elf(elf::ElfCommand),
@@ -132,6 +136,7 @@ fn run(command: Command) -> Result<(), Failure> {
         Command::Scan(args) => scan::run(&args),
         Command::Dump(args) => dump::run(&args),
         Command::Restore(args) => restore::run(&args),
+        Command::Backup(command) => backup::run(&command),
         Command::Elf(command) => elf::run(&command),
         Command::Pool(command) => memory_servers::run(&command),
         Command::Stats(args) => stats::run(&args),

@@ -27,6 +27,28 @@ pub(crate) enum Change<'v> {
     },
 }
 
+impl<'v> Change<'v> {
+    /// The value that it stores if it is made; `None` if it removes the key.
+    pub fn stored(&self) -> Option<Stored<'v>> {
+        match *self {
+            Self::Upsert(value) | Self::Insert(value) | Self::Update(value) => Some(value),
+            Self::Remove => None,
+            Self::Swap { new, .. } => new,
+        }
+    }
+
+    /// The same change, if it is one that stores a value, with another value.
+    pub fn storing(self, value: Stored<'v>) -> Self {
+        match self {
+            Self::Upsert(_) => Self::Upsert(value),
+            Self::Insert(_) => Self::Insert(value),
+            Self::Update(_) => Self::Update(value),
+            Self::Remove => Self::Remove,
+            Self::Swap { expected, new } => Self::Swap { expected, new: new.map(|_| value) },
+        }
+    }
+}
+
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Expected<'v> {
     Absent,
@@ -132,9 +154,5 @@ pub(crate) fn work_of<L: Layout>(
 
 /// Bytes that the new value takes inside a leaf.
 pub(crate) fn stored_len(change: &Change<'_>) -> usize {
-    match change {
-        Change::Upsert(value) | Change::Insert(value) | Change::Update(value) => value.stored_len(),
-        Change::Remove | Change::Swap { new: None, .. } => 0,
-        Change::Swap { new: Some(value), .. } => value.stored_len(),
-    }
+    change.stored().map_or(0, |value| value.stored_len())
 }

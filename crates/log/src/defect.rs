@@ -68,6 +68,30 @@ impl OfPower {
     ];
 }
 
+/// A rule that a backup during operations breaks. Tests of the facade find these.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OfBackup {
+    /// The taps are opened after the indexes were read.
+    TapsOpenedLate,
+    /// The taps are closed one after the other.
+    TapsClosedInTurn,
+    /// Changes of leaves without a frame are not given to the tap.
+    LeafUntapped,
+    /// The first change of a key is taken, not the last.
+    FirstChange,
+}
+
+impl OfBackup {
+    pub const ALL: [Self; 4] =
+        [Self::TapsOpenedLate, Self::TapsClosedInTurn, Self::LeafUntapped, Self::FirstChange];
+}
+
+impl defect::Defect for OfBackup {
+    fn number(self) -> u8 {
+        self as u8
+    }
+}
+
 impl defect::Defect for OfPower {
     fn number(self) -> u8 {
         self as u8

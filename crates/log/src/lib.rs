@@ -48,6 +48,7 @@ mod record;
 mod rewrite;
 mod space;
 mod sync;
+mod tap;
 
 pub use commit::{Reservation, Share};
 pub use disk::{Persistence, persist_all};
@@ -58,3 +59,4 @@ pub use reader::{Contents, Report};
 pub use record::{Change, Entry, Image, Record};
 pub use rewrite::Rewrite;
 pub use space::{Blocks, Shape, Space};
+pub use tap::Sink;

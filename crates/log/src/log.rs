@@ -23,6 +23,7 @@ use crate::reader::Contents;
 use crate::record::Record;
 use crate::space::{self, Blocks, Control, Space};
 use crate::sync::{AtomicU64, Mutex, Ordering::SeqCst, lock};
+use crate::tap::{Sink, Tap};
 
 /// How a log is used.
 #[derive(Clone, Copy, Debug)]
@@ -71,6 +72,7 @@ pub struct Log {
     /// 1 while a checkpoint writes control blocks, and if it did not end.
     is_cut_off: AtomicU64,
     lease: OnceLock<Box<dyn Fn() -> Lease + Send + Sync>>,
+    tap: Tap,
 }
 
 impl Log {
@@ -125,6 +127,7 @@ impl Log {
             rest_until: AtomicU64::new(0),
             is_cut_off: AtomicU64::new(0),
             lease: OnceLock::new(),
+            tap: Tap::default(),
         })
     }
 
@@ -397,6 +400,29 @@ impl Log {
         if let Some(at) = holds.iter().position(|&held| held == bound) {
             holds.swap_remove(at);
         }
+    }
+
+    /// Opens the tap (`tap.rs`): from now on each change must be [noted](Log::note). `false` if it is open already.
+    pub fn open_tap(&self, sink: Sink) -> bool {
+        self.tap.open(sink, || self.commit.pass())
+    }
+
+    /// Whether a change that was appended must be [noted](Log::note).
+    #[inline]
+    pub fn is_tapped(&self) -> bool {
+        self.tap.is_open()
+    }
+
+    /// Gives a change to the sink of the tap, if that is still open. The caller has appended the record of the
+    /// change, and still holds the latch or the ticket of its leaf.
+    #[cold]
+    pub fn note(&self, key: &[u8], value: Option<&[u8]>) {
+        self.tap.note(key, value);
+    }
+
+    /// Closes the taps of several logs at one moment, and calls `at` in it.
+    pub fn close_taps<T>(logs: &[&Self], at: impl FnOnce() -> T) -> T {
+        Tap::close(&logs.iter().map(|log| &log.tap).collect::<Vec<_>>(), at)
     }
 
     /// Begins a checkpoint. The caller writes all pages that are changed by now, and then ends it. `None` if

@@ -27,6 +27,7 @@
 #![warn(missing_debug_implementations)]
 
 mod admin;
+pub mod backup;
 mod cluster;
 pub mod elf;
 mod error;

@@ -43,6 +43,8 @@ fn every_command_has_help_and_the_version_is_known() {
         "put",
         "del",
         "scan",
+        "backup",
+        "backup create",
         "elf",
         "elf build",
         "elf query",

@@ -1,5 +1,6 @@
 //! Integration tests of the crate, in one program, so that shared code is compiled and linked once.
 
+mod backup;
 mod bad_input;
 mod bench;
 mod cluster_commands;

@@ -137,6 +137,25 @@ fn puts_run_into_a_full_file_system_in_the_middle() {
 }
 
 #[test]
+fn a_backup_without_room_leaves_nothing_behind() {
+    if !inside("a_backup_without_room_leaves_nothing_behind") {
+        return;
+    }
+    let place = Place::new();
+    place.write("words.txt", word_list(20_000));
+    place.ok("load words.txt --pool p.pando --index words --pool-size 64MiB");
+    place.ok("backup create backups --pool p.pando");
+    fill(&place);
+    fails(&place, "backup create backups --pool p.pando", "No space left");
+    assert_eq!(std::fs::read_dir(place.path("backups")).expect("it is there").count(), 1);
+    fails(&place, "backup restore backups --pool p.pando --index words --as more", "is full");
+    assert_eq!(place.stats("p.pando")["indexes"].as_array().map(Vec::len), Some(1));
+    empty(&place);
+    place.ok("backup restore backups --pool p.pando --index words --as more");
+    place.ok("check --pool p.pando");
+}
+
+#[test]
 fn a_pool_that_cannot_be_made_leaves_nothing_behind() {
     if !inside("a_pool_that_cannot_be_made_leaves_nothing_behind") {
         return;

@@ -210,7 +210,9 @@ impl FixedLayout {
     fn inline<'v>(&self, value: Stored<'v>) -> &'v [u8] {
         match value {
             Stored::Inline(bytes) => bytes,
-            Stored::Long(_) => unreachable!("value_is_inline says that all values of this layout are"),
+            Stored::Long(_) | Stored::New(_) => {
+                unreachable!("value_is_inline says that all values of this layout are")
+            }
         }
     }
 }

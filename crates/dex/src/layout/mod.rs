@@ -51,6 +51,15 @@ pub enum Stored<'v> {
     Inline(&'v [u8]),
     /// Out of line in the pool.
     Long(ValueRef),
+    /// The same, and its bytes are at hand: it was put into the pool for this change.
+    New(&'v NewValue<'v>),
+}
+
+/// A long value that is being put.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NewValue<'v> {
+    pub reference: ValueRef,
+    pub bytes: &'v [u8],
 }
 
 impl Stored<'_> {
@@ -58,7 +67,7 @@ impl Stored<'_> {
     pub fn stored_len(&self) -> usize {
         match self {
             Self::Inline(bytes) => bytes.len(),
-            Self::Long(_) => size_of::<ValueRef>(),
+            Self::Long(_) | Self::New(_) => size_of::<ValueRef>(),
         }
     }
 }

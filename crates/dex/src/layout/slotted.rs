@@ -226,7 +226,8 @@ impl Layout for SlottedLayout {
     #[inline]
     fn replaces_in_place(&self, page: &[Word], i: usize, value: Stored<'_>) -> bool {
         let old = Node::open(page).value(i);
-        old.long == matches!(value, Stored::Long(_)) && old.span.len == value.stored_len() && old.span.len > 0
+        let is_inline = matches!(value, Stored::Inline(_));
+        old.long != is_inline && old.span.len == value.stored_len() && old.span.len > 0
     }
 
     fn holds_long_values(&self) -> bool {

@@ -14,7 +14,7 @@ use pando_fabric::{FabricError, GlobalAddr, MemoryServerId, Request};
 use pando_pool::ValueRef;
 
 use crate::change::{Change, Expected, Outcome};
-use crate::layout::{LayoutId, Stored};
+use crate::layout::{LayoutId, NewValue, Stored};
 
 /// The fabric's number for these calls ("DX").
 pub(super) const OP: u16 = 0x4458;
@@ -133,7 +133,7 @@ impl Request for Call<'_> {
                 out.push(BYTES);
                 out.put_counted(bytes);
             }
-            Some(Stored::Long(value)) => {
+            Some(Stored::Long(value) | Stored::New(&NewValue { reference: value, .. })) => {
                 out.push(LONG);
                 put_value(out, value);
             }

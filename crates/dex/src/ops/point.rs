@@ -11,6 +11,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use pando_cache::defect::Defect;
 use pando_fabric::defect::defect;
 use pando_fabric::{Endpoint, Resource, Work, outlined};
+use pando_log::defect::OfBackup;
 use pando_log::{Entry, Log, Record};
 use pando_pool::{FailedReads, Placement, PoolError, ValueRef};
 
@@ -19,7 +20,7 @@ use crate::costs::Offer;
 use crate::descent::optimistic::{self, ResumePoint};
 use crate::descent::walk::{self, Admit, Miss, PrivateLeaf, Reached};
 use crate::error::{Attempt, DexError, Result, Retry};
-use crate::layout::{Layout, Stored};
+use crate::layout::{Layout, NewValue, Stored};
 use crate::node::{Node, Target};
 use crate::offload::client;
 use crate::ownership::view::Purpose;
@@ -232,19 +233,23 @@ async fn store<'v, L: Layout, E: Endpoint>(
         return change_entry(tree, ctx, key, &mut change(Stored::Inline(value))).await;
     }
     // Boxed, as a rare path, to keep the futures of other changes small.
-    outlined(Box::pin(store_long(tree, ctx, key, value, change))).await
+    outlined(Box::pin(store_long(tree, ctx, key, value, change(Stored::Inline(value))))).await
 }
 
-async fn store_long<'v, L: Layout, E: Endpoint>(
+/// [`store`] for a value that `change` would store inline.
+async fn store_long<L: Layout, E: Endpoint>(
     tree: &Tree<L>,
     ctx: Ctx<'_, E>,
     key: &[u8],
-    value: &'v [u8],
-    change: impl FnOnce(Stored<'v>) -> Change<'v>,
+    value: &[u8],
+    change: Change<'_>,
 ) -> Result<Outcome> {
     let long = tree.pool.put_value(ctx.ep, Placement::LeastLoaded, value).await?;
     let outcome = match journal::persist_value(tree, ctx, long).await {
-        Ok(()) => change_leaf(tree, ctx, key, &mut change(Stored::Long(long))).await,
+        Ok(()) => {
+            let new = NewValue { reference: long, bytes: value };
+            change_leaf(tree, ctx, key, &mut change.storing(Stored::New(&new))).await
+        }
         Err(error) => Err(error),
     };
     let is_stored = match &outcome {
@@ -543,6 +548,9 @@ async fn write_logged<L: Layout, E: Endpoint>(
         true => journal::note_entry(log, room, ticket.addr(), tree.layout.key_bytes(key), change),
         false => journal::note_page(log, room, &page, ticket.addr()),
     };
+    if !defect(OfBackup::LeafUntapped) {
+        journal::tap_change(log, tree.layout.key_bytes(key), change);
+    }
     // From here on the leaf must be written in any case.
     let (addr, words) = (ticket.keep(), page.words().iter().map(|word| word.load(Relaxed)).collect());
     let left = Logged { addr, words, gsn, hold: hold.keep() };

@@ -18,7 +18,7 @@ use pando_pool::ValueRef;
 
 use crate::change::{Change, Outcome};
 use crate::error::{DexError, Result};
-use crate::layout::{Layout, Stored};
+use crate::layout::{Layout, NewValue, Stored};
 use crate::tree::{Ctx, Tree};
 
 /// Bytes of a log for each byte of cache: a checkpoint may log an image of each node in the cache, in a
@@ -50,7 +50,9 @@ pub(crate) fn note_change<L: Layout>(
 ) {
     let Some(log) = log_of(tree) else { return };
     let addr = GlobalAddr::from_raw(leaf.addr()).expect("own addresses are not swizzled");
-    let gsn = note_entry(log, room, addr, tree.layout.key_bytes(key), change);
+    let key = tree.layout.key_bytes(key);
+    let gsn = note_entry(log, room, addr, key, change);
+    tap_change(log, key, change);
     leaf.set_mark(Mark { gsn, has_moved: leaf.mark().has_moved || !outcome.is_in_place });
     outcome.seen = gsn;
 }
@@ -63,21 +65,31 @@ pub(crate) fn note_entry(
     key: &[u8],
     change: &Change<'_>,
 ) -> u64 {
-    let stored = match *change {
-        Change::Upsert(value) | Change::Insert(value) | Change::Update(value) => Some(value),
-        Change::Remove => None,
-        Change::Swap { new, .. } => new,
-    };
     let reference;
-    let change = match stored {
+    let change = match change.stored() {
         Some(Stored::Inline(bytes)) => pando_log::Change::Put(bytes),
-        Some(Stored::Long(value)) => {
+        Some(Stored::Long(value) | Stored::New(&NewValue { reference: value, .. })) => {
             reference = value.to_words().map(u64::to_le_bytes);
             pando_log::Change::PutLong(reference.as_flattened())
         }
         None => pando_log::Change::Remove,
     };
     log.append(room, &Record::Entry(Entry { page, key, change }))
+}
+
+/// Gives a change that was made and logged to the tap of the log, if one is open. The caller still holds the
+/// latch or the ticket of the leaf.
+#[inline]
+pub(crate) fn tap_change(log: &Log, key: &[u8], change: &Change<'_>) {
+    if !log.is_tapped() {
+        return;
+    }
+    match change.stored() {
+        Some(Stored::Inline(bytes) | Stored::New(&NewValue { bytes, .. })) => log.note(key, Some(bytes)),
+        // A value that moves to another memory server has the same bytes there.
+        Some(Stored::Long(_)) => {}
+        None => log.note(key, None),
+    }
 }
 
 /// Appends the record of a change of the structure and notes it in the frames. The caller has latched all
@@ -268,8 +280,9 @@ async fn log_before_write<E: Endpoint>(
     Ok(true)
 }
 
-/// Appends the images that dirty nodes need before they are written, as far as the log has room, so that they
-/// share batches and are persisted together.
+/// Appends the images that dirty nodes need before they are written, so that they share batches and are persisted
+/// together. Leaves the last part of the log alone: a node that changes again needs another image when it is
+/// written, and only that one is certain to have room.
 pub(crate) async fn note_moved<L: Layout, E: Endpoint>(
     tree: &Tree<L>,
     ctx: Ctx<'_, E>,
@@ -278,7 +291,7 @@ pub(crate) async fn note_moved<L: Layout, E: Endpoint>(
     let len = Record::pages_len(1, tree.layout.node_size(), 0);
     for frame in tree.cache.dirty_frames().filter(|frame| frame.mark().has_moved) {
         let lane = log.emptiest_lane();
-        let Some(room) = log.reserve(ctx.ep, lane, len, Share::All).await? else { break };
+        let Some(room) = log.reserve(ctx.ep, lane, len, Share::Most).await? else { break };
         let Ok(version) = frame.optimistic() else { continue };
         let Ok(guard) = frame.upgrade(version) else { continue };
         if version.is_dirty() && frame.mark().has_moved {

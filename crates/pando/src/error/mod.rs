@@ -4,6 +4,7 @@
 //! caller that must choose an exit status or an answer uses [`Error::is_bad_input`] and [`Error::is_full`]
 //! and need not know the variants.
 
+mod backup;
 mod elf;
 mod remote;
 
@@ -16,6 +17,7 @@ use pando_fabric::FabricError;
 use pando_pool::{PoolError, ProcessIdentity};
 
 use crate::layout::IndexLayout;
+pub use backup::BackupError;
 pub use remote::{ErrorCode, RemoteError};
 
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -116,6 +118,9 @@ pub enum Error {
     Cache(CacheError),
     #[error(transparent)]
     Fabric(#[from] FabricError),
+    /// Failure of a backup or of a restore ([`crate::backup`]).
+    #[error(transparent)]
+    Backup(Box<BackupError>),
     /// Failure at a compute server elsewhere ([`crate::remote`]).
     #[error(transparent)]
     Remote(#[from] RemoteError),
@@ -165,6 +170,7 @@ impl Error {
             ),
             Self::Cache(error) => matches!(error, CacheError::TooSmall { .. } | CacheError::TooLarge { .. }),
             Self::Fabric(error) => matches!(error, FabricError::Open { .. }),
+            Self::Backup(error) => error.is_bad_input(),
             Self::Remote(error) => error.is_bad_input(),
             _ => false,
         }

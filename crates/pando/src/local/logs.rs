@@ -120,7 +120,7 @@ pub(super) fn open_log(shared: &Shared, ep: &AnyEndpoint, record: &IndexRecord) 
 }
 
 /// Converts an error of a log.
-pub(super) fn of_log(error: LogError) -> Error {
+pub(crate) fn of_log(error: LogError) -> Error {
     match error {
         LogError::Fabric(error) => error.into(),
         LogError::Damaged { addr, reason } => Error::Pool(PoolError::Corrupt { addr, reason }),

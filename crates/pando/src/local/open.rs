@@ -257,5 +257,5 @@ fn open_numbered(
         let open = |range| open_tree(shared, ep, layout, &record, range, &cache, log()).map(Arc::new);
         ranges.map(|range| range.map(open).transpose()).collect::<Result<_>>()?
     });
-    Ok(Servers { routes, record, descriptor, trees, loads, recovery: None, _log: log.map(Arc::new) })
+    Ok(Servers { routes, record, descriptor, trees, loads, recovery: None, log: log.map(Arc::new) })
 }

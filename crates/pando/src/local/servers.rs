@@ -47,8 +47,8 @@ pub(crate) struct Servers {
     pub loads: Vec<Arc<AtomicU64>>,
     /// What its last owner, which died, had left in the log.
     pub recovery: Option<Recovery>,
-    /// Persists the log, if there is one.
-    pub _log: Option<Arc<OpenLog>>,
+    /// The log, if there is one, and what persists it.
+    pub log: Option<Arc<OpenLog>>,
 }
 
 /// Trees by the number of the compute server; `None` for one of another process, or a removed one.
@@ -91,6 +91,11 @@ impl Past {
 impl Servers {
     pub fn node_layout(&self) -> Result<NodeLayout> {
         self.descriptor.node_layout(self.record.node_size as usize)
+    }
+
+    /// The log, if there is one.
+    pub fn log(&self) -> Option<Arc<Log>> {
+        self.log.as_ref().map(|log| Arc::clone(&log.log))
     }
 
     /// First keys of all partitions but the first.

@@ -1,6 +1,7 @@
 //! Tests of the crate's public surface, in one program, so that shared code is compiled and linked once.
 
 mod at_once;
+mod backup;
 mod elastic;
 mod elf;
 mod examples;

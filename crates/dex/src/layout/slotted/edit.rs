@@ -11,7 +11,7 @@ use pando_cache::sync::Word;
 use super::bytes::{self, Span};
 use super::node::{FENCES, LEFTMOST, LONG, Node, PREFIX, ValueAt, entry_size, slot_word};
 use crate::layout::header::{self, HIGH_INFINITE, LOW_INFINITE, get, set};
-use crate::layout::{Side, Stored};
+use crate::layout::{NewValue, Side, Stored};
 
 /// Value or child of a key.
 #[derive(Clone, Copy)]
@@ -34,7 +34,7 @@ impl Payload<'_> {
 pub fn with_payload<R>(value: Stored<'_>, f: impl FnOnce(Payload<'_>) -> R) -> R {
     match value {
         Stored::Inline(bytes) => f(Payload::Value { bytes, long: false }),
-        Stored::Long(reference) => {
+        Stored::Long(reference) | Stored::New(&NewValue { reference, .. }) => {
             let mut bytes = [0; 24];
             for (chunk, word) in bytes.chunks_exact_mut(8).zip(reference.to_words()) {
                 chunk.copy_from_slice(&word.to_le_bytes());

@@ -1,0 +1,112 @@
+//! `pando backup`: pools go to files and come back in other shapes; what is not a whole backup is refused in one sentence.
+
+use serde_json::Value;
+
+use crate::common::{Place, word_list};
+
+/// A pool with two indexes and a backup of it; returns the id.
+fn backed_up(place: &Place) -> String {
+    place.write("words.txt", word_list(5_000));
+    place.write("sold.csv", "id,line,what\n7,2,pears\n7,1,plums\n");
+    place.ok("load words.txt --pool p.pando --index words");
+    place.ok("load sold.csv --pool p.pando --index sold --key id:int,line:int");
+    let said = place.ok("backup create backups --pool p.pando");
+    assert!(said.contains(" entries of 2 indexes (sold, words), ") && said.ends_with(" UTC\n"), "{said}");
+    said.strip_prefix("backup ").and_then(|said| said.split(':').next()).expect("an id").to_owned()
+}
+
+#[test]
+fn a_pool_comes_back_from_its_backup() {
+    let place = Place::new();
+    let id = backed_up(&place);
+    place.ok("del --pool p.pando --index words --all");
+    let listed: Value = serde_json::from_str(&place.ok("backup list backups --json -")).expect("valid JSON");
+    assert_eq!((&listed[0]["backup"], &listed[0]["state"]), (&id.as_str().into(), &"complete".into()));
+    assert_eq!(listed[0]["indexes"][0]["entries"], 2);
+    assert!(place.ok("backup list backups").contains(&id));
+    assert!(place.ok("backup verify backups").starts_with(&format!("backup {id} is whole: ")));
+
+    let said = place.ok("backup restore backups --pool q.pando/ --memory-servers 3 --pool-size 48MiB");
+    assert!(said.starts_with("restored: "), "{said}");
+    assert_eq!(place.ok("scan --pool q.pando/ --index words --keys-only"), place.sorted("words.txt"));
+    let key = place.ok("get --pool q.pando/ --index sold 7,1");
+    assert!(key.starts_with("7,1\tplums"), "{key}");
+    place.ok("check --pool q.pando/");
+    place.ok("backup restore backups --pool p.pando --index words --as again --durability process");
+    assert_eq!(place.ok("scan --pool p.pando --index again --keys-only"), place.sorted("words.txt"));
+    place.ok(&format!("backup restore backups --pool r.pando --backup {id} --index sold"));
+    assert_eq!(place.stats("r.pando")["indexes"].as_array().map(Vec::len), Some(1));
+    place.ok("check --pool p.pando");
+
+    let second = place.ok("backup create backups --pool r.pando");
+    assert!(second.contains(" entries of 1 index (sold), "), "{second}");
+    assert_eq!(place.ok("backup list backups").lines().count(), 3);
+}
+
+#[test]
+fn tables_are_not_left_out_silently() {
+    let place = Place::new();
+    backed_up(&place);
+    place.ok("elf build sold.csv --pool p.pando --index sales --columns id,line,what");
+    let refused = place.refused("backup create backups --pool p.pando", 2);
+    assert!(refused.contains("the pool has sales;") && refused.contains("--without-tables"), "{refused}");
+    let made = place.run("backup create backups --pool p.pando --without-tables");
+    assert_eq!((made.status, &*made.stderr), (0, "left out: sales\n"));
+}
+
+#[test]
+fn what_is_no_whole_backup_is_refused_in_one_sentence() {
+    let place = Place::new();
+    let id = backed_up(&place);
+    let refused = |arguments: &str, status, part: &str| {
+        let sentence = place.refused(arguments, status);
+        assert!(sentence.contains(part), "pando {arguments}: `{part}` is not in `{sentence}`");
+    };
+    place.write("file", "");
+    std::fs::create_dir(place.path("empty")).expect("a directory");
+    refused("backup create file --pool p.pando", 1, "Not a directory");
+    refused("backup create missing/backups --pool p.pando", 1, "No such file");
+    refused("backup create backups --pool none.pando", 2, "none.pando");
+    refused("backup list file", 1, "cannot read file: Not a directory");
+    refused("backup list empty", 2, "there is no backup in empty");
+    refused("backup verify none", 2, "there is no backup in none");
+    refused("backup verify backups --backup 7", 2, "there is no backup \"7\" in backups");
+    refused("backup restore backups --pool p.pando", 2, "there is an index \"sold\" already");
+    refused(
+        "backup restore backups --pool q.pando --index fruit",
+        2,
+        "has no index \"fruit\"; it has sold, words",
+    );
+    refused("backup restore backups --pool q.pando --as fruit", 2, "--index");
+    refused(
+        "backup restore backups --pool p.pando --memory-servers 2 --index sold --as s",
+        2,
+        "--memory-servers",
+    );
+
+    let index = place.path(&format!("backups/{id}/index-1"));
+    let good = std::fs::read(&index).expect("it is there");
+    let mut bad = good.clone();
+    bad[100] ^= 1;
+    std::fs::write(&index, bad).expect("it can be written");
+    for command in ["verify backups", "restore backups --pool q.pando"] {
+        refused(
+            &format!("backup {command}"),
+            2,
+            "index-1 is damaged at byte 32: the check of a block is wrong",
+        );
+    }
+    std::fs::write(&index, &good[..good.len() - 1]).expect("it can be written");
+    refused("backup verify backups", 2, "it is cut short");
+    std::fs::write(&index, &good).expect("it can be written");
+    let manifest = place.path(&format!("backups/{id}/manifest"));
+    let mut other = std::fs::read(&manifest).expect("it is there");
+    other[8] = 2;
+    std::fs::write(&manifest, other).expect("it can be written");
+    refused("backup verify backups", 2, "is of version 2, and this program reads version 1");
+    assert!(place.ok("backup list backups").contains("another version"));
+    std::fs::remove_file(&manifest).expect("it is there");
+    refused("backup restore backups --pool q.pando", 2, "is incomplete");
+    assert!(place.ok("backup list backups").contains("incomplete"));
+    assert!(!place.path("q.pando").exists(), "nothing was created");
+}
