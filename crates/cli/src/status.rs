@@ -172,7 +172,8 @@ fn text(status: &Status) -> String {
     writeln!(text, "\nattached: {attached}").expect("writing to a string does not fail");
     for (index, partitions) in &inside.indexes {
         let owners = partitions.iter().enumerate();
-        let owners = owners.map(|(number, partition)| format!("{number}: {}", owner(&partition.owner, index)));
+        let owners =
+            owners.map(|(number, partition)| format!("{number}: {}", owner(&partition.owner, index)));
         let owners = owners.collect::<Vec<_>>().join(", ");
         let log = index.log_bytes.map_or(String::new(), |bytes| format!(", log {}", units::size(bytes)));
         writeln!(text, "index {}: {}{log}; owners of partitions {owners}", index.name, index.layout)

@@ -3,7 +3,8 @@
 //! Memory servers start first. Then the pool and its index are created if missing, then compute servers start
 //! and share the partitions of the index. Standard output tells the addresses and the next commands. On an
 //! interrupt, or when a process ends by itself, compute servers are stopped first, so that their caches are
-//! written back, then memory servers.
+//! written back, then memory servers. With `--standby`, a compute server that is killed has an heir, and a new standby
+//! is started instead.
 
 use std::fmt::Write as _;
 use std::io::{BufRead, BufReader, Read, Write, stderr, stdout};
@@ -15,12 +16,12 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use clap::Args;
-use pando::{Access, Backing, Cluster, Config, Create, IndexOptions, VerbsOptions};
+use pando::{Access, Backing, Cluster, Config, Create, Durability, IndexOptions, VerbsOptions};
 use pando_lab::units::{self, parse_nanos, parse_size};
 use rustix::process::{Pid, Signal, kill_process};
 use serde::Deserialize;
 
-use crate::args::AccessArgs;
+use crate::args::{AccessArgs, parse_durability};
 use crate::daemon::{check_listening, check_secrets};
 use crate::failure::Failure;
 use crate::pool;
@@ -45,9 +46,17 @@ struct Settings {
     /// Memory servers [default: 2]
     #[arg(long, value_name = "N")]
     memory_servers: Option<usize>,
-    /// Compute servers [default: 2]
+    /// Compute servers [default: 2, with --durability process 1]
     #[arg(long, value_name = "N")]
     compute_servers: Option<usize>,
+    /// What survives the end of a compute server: off, or process (all that was answered; with one compute server)
+    /// [default: off]
+    #[arg(long, value_name = "WHAT")]
+    durability: Option<String>,
+    /// Start one more compute server, which takes over when the other one ends (with --durability process)
+    #[arg(long)]
+    #[serde(default)]
+    standby: bool,
     /// Bytes of each memory server [default: 1GiB]
     #[arg(long, value_name = "SIZE")]
     memory: Option<String>,
@@ -102,6 +111,8 @@ impl Settings {
         Self {
             memory_servers: self.memory_servers.or(others.memory_servers),
             compute_servers: self.compute_servers.or(others.compute_servers),
+            durability: self.durability.or(others.durability),
+            standby: self.standby || others.standby,
             memory: self.memory.or(others.memory),
             backing: self.backing.or(others.backing),
             memory_cores: self.memory_cores.or(others.memory_cores),
@@ -125,6 +136,8 @@ impl Settings {
 struct Plan {
     memory_servers: usize,
     compute_servers: usize,
+    durability: Durability,
+    standby: bool,
     memory: u64,
     backing: Backing,
     memory_cores: usize,
@@ -147,10 +160,21 @@ impl Plan {
             let text = text.unwrap_or_else(|| otherwise.to_owned());
             parse_size(&text).map_err(|error| Failure::bad_input(format_args!("`{text}`: {error}")))
         };
-        let at_least_one = |number: Option<usize>, what: &str| match number.unwrap_or(2) {
+        let at_least_one = |number: usize, what: &str| match number {
             0 => Err(Failure::bad_input(format_args!("a cluster needs one {what} at least"))),
             number => Ok(number),
         };
+        let durability = settings.durability.as_deref().map_or(Ok(Durability::Off), parse_durability);
+        let durability = durability.map_err(Failure::bad_input)?;
+        let is_logged = durability != Durability::Off;
+        if settings.standby && !is_logged {
+            return Err(Failure::bad_input(
+                "a standby can take over what is in a log only; --durability process keeps one",
+            ));
+        }
+        if is_logged && settings.compute_servers.is_some_and(|servers| servers > 1) {
+            return Err(Failure::bad_input("an index with a log has one compute server"));
+        }
         let options = match (settings.key_size, settings.value_size) {
             (Some(key_size), Some(value_size)) => IndexOptions::fixed(key_size, value_size),
             (None, None) => IndexOptions::bytes(),
@@ -168,8 +192,13 @@ impl Plan {
         let host = settings.host.unwrap_or_else(|| "127.0.0.1".to_owned());
         check(&access, &host, insecure)?;
         Ok(Self {
-            memory_servers: at_least_one(settings.memory_servers, "memory server")?,
-            compute_servers: at_least_one(settings.compute_servers, "compute server")?,
+            memory_servers: at_least_one(settings.memory_servers.unwrap_or(2), "memory server")?,
+            compute_servers: at_least_one(
+                settings.compute_servers.unwrap_or(if is_logged { 1 } else { 2 }),
+                "compute server",
+            )?,
+            durability,
+            standby: settings.standby,
             memory: size(settings.memory, "1GiB")?,
             backing: match settings.backing {
                 None => Backing::Anonymous,
@@ -231,18 +260,44 @@ fn check(access: &AccessArgs, host: &str, insecure: bool) -> Result<(), Failure>
     check_listening(&listen, &operations, "--operation-secret-file", insecure)
 }
 
-/// A running process and the line that it printed.
+/// A running process and the line that it printed, if that is known.
 struct Process {
     name: String,
     child: Child,
     said: String,
-    /// Thread that passes on its log.
-    log: Option<JoinHandle<()>>,
+    /// Threads that pass on its log, and what it prints later.
+    log: Vec<JoinHandle<()>>,
 }
 
 impl Process {
     /// Starts the process and waits until it reports that it is ready.
-    fn start(name: String, mut command: Command) -> Result<Self, Failure> {
+    fn start(name: String, command: Command) -> Result<Self, Failure> {
+        let mut process = Self::spawn(name, command)?;
+        let stdout = process.child.stdout.take().expect("it is piped");
+        match BufReader::new(stdout).lines().next() {
+            Some(Ok(said)) => Ok(Self { said, ..process }),
+            _ => {
+                // The process has logged the reason.
+                let _ = process.end();
+                Err(Failure::failed(format_args!("{} did not start", process.name)))
+            }
+        }
+    }
+
+    /// Starts a process that is ready only once it has taken over, and tells that then.
+    fn start_standby(name: String, command: Command) -> Result<Self, Failure> {
+        let mut process = Self::spawn(name, command)?;
+        let lines = process.child.stdout.take().expect("it is piped");
+        process.log.push(thread::spawn(move || {
+            for line in BufReader::new(lines).lines().map_while(Result::ok) {
+                // The reader may be gone.
+                let _ = writeln!(stdout(), "{line}");
+            }
+        }));
+        Ok(process)
+    }
+
+    fn spawn(name: String, mut command: Command) -> Result<Self, Failure> {
         // Ctrl-C must reach only this process, which stops the others in order.
         command.process_group(0).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command
@@ -250,17 +305,8 @@ impl Process {
             .map_err(|error| Failure::failed(format_args!("{name} cannot be started: {error}")))?;
         let errors = child.stderr.take().expect("it is piped");
         let prefix = name.clone();
-        let log = thread::spawn(move || pass_on(&prefix, errors));
-        let mut lines = BufReader::new(child.stdout.take().expect("it is piped")).lines();
-        match lines.next() {
-            Some(Ok(said)) => Ok(Self { name, child, said, log: Some(log) }),
-            _ => {
-                let mut process = Self { name, child, said: String::new(), log: Some(log) };
-                // The process has logged the reason.
-                let _ = process.end();
-                Err(Failure::failed(format_args!("{} did not start", process.name)))
-            }
-        }
+        let log = vec![thread::spawn(move || pass_on(&prefix, errors))];
+        Ok(Self { name, child, said: String::new(), log })
     }
 
     /// Asks the process to stop.
@@ -274,11 +320,16 @@ impl Process {
         // Keep standard input open: `wait` would close it, and the process would take its parent for gone.
         let _stdin = self.child.stdin.take();
         let ended = self.child.wait();
-        if let Some(log) = self.log.take() {
+        for log in self.log.drain(..) {
             // The thread does not panic.
             let _ = log.join();
         }
         ended
+    }
+
+    /// Whether it was ended by a signal.
+    fn was_killed(&mut self) -> bool {
+        self.child.try_wait().is_ok_and(|ended| ended.is_some_and(|status| status.code().is_none()))
     }
 
     fn has_ended(&mut self) -> Option<String> {
@@ -326,6 +377,21 @@ impl Running {
     fn who_ended(&mut self) -> Option<String> {
         self.compute.iter_mut().chain(&mut self.memory).find_map(Process::has_ended)
     }
+
+    /// Starts a new standby in place of each compute server that was killed.
+    fn replace_compute(&mut self, plan: &Plan, addresses: &[String]) -> Result<(), Failure> {
+        for (number, process) in self.compute.iter_mut().enumerate() {
+            if !process.was_killed() {
+                continue;
+            }
+            // The reader may be gone.
+            let _ = writeln!(stderr(), "{} was killed; a new standby is started", process.name);
+            // It has told what it had to.
+            let _ = process.end();
+            *process = start_standby(plan, addresses, number)?;
+        }
+        Ok(())
+    }
 }
 
 impl Drop for Running {
@@ -345,11 +411,17 @@ pub fn run(args: &UpArgs) -> Result<(), Failure> {
     let addresses = start_memory_servers(&plan, &mut running)?;
     let partitions = make_index(&plan, &addresses)?;
     start_compute_servers(&plan, &addresses, partitions, &mut running)?;
+    if plan.standby {
+        running.compute.push(start_standby(&plan, &addresses, plan.compute_servers)?);
+    }
     // The reader may be gone.
     let _ = stdout().write_all(summary(&plan, &addresses, &running).as_bytes());
     let ended = loop {
         if interrupt.wanted() {
             break None;
+        }
+        if plan.standby {
+            running.replace_compute(&plan, &addresses)?;
         }
         if let Some(who) = running.who_ended() {
             break Some(who);
@@ -425,22 +497,38 @@ fn start_compute_servers(
     running: &mut Running,
 ) -> Result<(), Failure> {
     for number in 0..plan.compute_servers {
-        let mut command = plan.command("compute-server", plan.memory_servers + number)?;
-        let own = share(partitions, plan.compute_servers, number);
-        let own: Vec<String> = own.map(|partition| partition.to_string()).collect();
-        command.args(["--listen", &plan.address(plan.port, plan.memory_servers + number)?]);
-        command.args(["--memory", &addresses.join(","), "--index", &plan.index]);
-        command.args(["--threads", &plan.threads.to_string()]);
-        if let Some(file) = &plan.said.operation_secret_file {
-            command.arg("--operation-secret-file").arg(file);
+        let mut command = compute_server(plan, addresses, number)?;
+        if plan.durability == Durability::Off {
+            let own = share(partitions, plan.compute_servers, number);
+            let own: Vec<String> = own.map(|partition| partition.to_string()).collect();
+            command.args(["--partition", &own.join(",")]);
         }
-        if let Some(deadline) = plan.said.deadline {
-            command.args(["--deadline", &format!("{deadline}ns")]);
-        }
-        command.args(["--partition", &own.join(","), "--cache", &plan.cache.to_string()]);
         running.compute.push(Process::start(format!("compute server {number}"), command)?);
     }
     Ok(())
+}
+
+/// Starts a compute server that takes over when the owner of the index ends.
+fn start_standby(plan: &Plan, addresses: &[String], number: usize) -> Result<Process, Failure> {
+    let mut command = compute_server(plan, addresses, number)?;
+    command.arg("--standby");
+    Process::start_standby(format!("compute server {number}"), command)
+}
+
+/// Command of a compute server for all partitions.
+fn compute_server(plan: &Plan, addresses: &[String], number: usize) -> Result<Command, Failure> {
+    let mut command = plan.command("compute-server", plan.memory_servers + number)?;
+    command.args(["--listen", &plan.address(plan.port, plan.memory_servers + number)?]);
+    command.args(["--memory", &addresses.join(","), "--index", &plan.index]);
+    command.args(["--threads", &plan.threads.to_string(), "--cache", &plan.cache.to_string()]);
+    command.args(["--durability", &plan.durability.to_string()]);
+    if let Some(file) = &plan.said.operation_secret_file {
+        command.arg("--operation-secret-file").arg(file);
+    }
+    if let Some(deadline) = plan.said.deadline {
+        command.args(["--deadline", &format!("{deadline}ns")]);
+    }
+    Ok(command)
 }
 
 /// The range of `things` items that belongs to owner `number` of `owners`.

@@ -160,6 +160,13 @@ pub(crate) struct Head {
     pub seq: u64,
 }
 
+impl CommitLane {
+    fn used(&self) -> u64 {
+        let state = lock(&self.state);
+        state.tail - state.head + state.claimed
+    }
+}
+
 impl State {
     /// Number of the first record that is not known to be in the log.
     fn first(&self) -> Option<u64> {
@@ -391,13 +398,14 @@ impl Commit {
         state.head = state.head.max(head.position);
     }
 
+    /// Bytes of all lanes that are in use.
+    pub fn used(&self) -> u64 {
+        self.lanes.iter().map(CommitLane::used).sum()
+    }
+
     /// The lane with the most room.
     pub fn emptiest(&self) -> usize {
-        let used = |lane: &CommitLane| {
-            let state = lock(&lane.state);
-            state.tail - state.head + state.claimed
-        };
-        (0..self.lanes.len()).min_by_key(|&lane| used(&self.lanes[lane])).unwrap_or(0)
+        (0..self.lanes.len()).min_by_key(|&lane| self.lanes[lane].used()).unwrap_or(0)
     }
 }
 

@@ -155,6 +155,11 @@ impl Log {
         self.commit.clock()
     }
 
+    /// Bytes that records take, which a checkpoint frees.
+    pub fn used(&self) -> u64 {
+        self.commit.used()
+    }
+
     /// The lane with the most room, for records that no worker waits for.
     pub fn emptiest_lane(&self) -> usize {
         self.commit.emptiest()

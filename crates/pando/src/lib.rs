@@ -60,7 +60,7 @@ pub use session::{
     IntegerRange, IntegerSession, IntegerSwapped, Range, Scan, Session, block_on,
 };
 pub use shared::{Partition, PartitionOwner, Process};
-pub use stats::{ComputeServerStats, FormerStats, IndexStats, SmoCounts, Stats};
+pub use stats::{ComputeServerStats, FormerStats, IndexStats, LogStats, SmoCounts, Stats};
 
 pub use pando_cache::{CacheConfig, CacheCounts, Eviction};
 pub use pando_dex::balancer::{Balancer, BalancerConfig};

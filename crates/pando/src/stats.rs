@@ -48,6 +48,19 @@ pub struct IndexStats {
     pub compute_servers: Vec<ComputeServerStats>,
     /// Sum of the compute servers that this process ran earlier and that were removed.
     pub former: FormerStats,
+    /// State of its log, if it has one.
+    pub log: Option<LogStats>,
+}
+
+/// State of the log of an index.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct LogStats {
+    /// Number of its last record, counted since it was made.
+    pub records: u64,
+    /// Bytes of its blocks, and those in use until the next checkpoint.
+    pub bytes: u64,
+    pub used_bytes: u64,
 }
 
 impl IndexStats {

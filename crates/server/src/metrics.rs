@@ -10,7 +10,7 @@ use std::sync::Mutex;
 
 use crate::counts::OperationCounts;
 use crate::histogram::Latencies;
-use pando::{ComputeServerStats, ServerCounts, ServerUsage, Stats, VerbCounts};
+use pando::{ComputeServerStats, LogStats, ServerCounts, ServerUsage, Stats, VerbCounts};
 use pando_fabric_net::serve::ConnectionCounts;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::text::encode;
@@ -229,8 +229,23 @@ pub fn compute_server_metrics(stats: &Stats, port: &OperationCounts) -> Metrics 
     metrics.gauge("cache_frames", "Nodes that caches hold at most", each(|server| server.frames as u64));
     cache_metrics(&mut metrics, &servers);
     smo_metrics(&mut metrics, &servers);
+    log_metrics(&mut metrics, stats);
     pool_metrics(&mut metrics, &stats.pool);
     metrics
+}
+
+fn log_metrics(metrics: &mut Metrics, stats: &Stats) {
+    let logs = || stats.indexes.iter().filter_map(|index| Some((index.name.as_str(), index.log?)));
+    let each = |value: fn(&LogStats) -> u64| -> Vec<(Labels, u64)> {
+        logs().map(|(index, log)| (vec![("index", index.to_owned())], value(&log))).collect()
+    };
+    metrics.counter("log_records", "Records of logs since they were made", each(|log| log.records));
+    metrics.gauge("log_bytes", "Bytes of logs", each(|log| log.bytes));
+    metrics.gauge(
+        "log_used_bytes",
+        "Bytes of logs that an heir would have to redo, until the next checkpoint",
+        each(|log| log.used_bytes),
+    );
 }
 
 fn port_metrics(metrics: &mut Metrics, port: &OperationCounts) {

@@ -215,3 +215,44 @@ fn what_cannot_be_is_refused_in_a_sentence() {
     let nobody = place.run(&format!("status --pool tcp://127.0.0.1:{port}"));
     assert_eq!(nobody.status, 1, "{nobody:?}");
 }
+
+#[test]
+fn a_compute_server_that_is_killed_has_an_heir_and_a_new_standby() {
+    let place = Place::new();
+    let up = start(&place, "--durability process --standby");
+    let pool = up.pool();
+    let compute_servers = || {
+        let command =
+            |process: &u32| std::fs::read_to_string(format!("/proc/{process}/cmdline")).unwrap_or_default();
+        let all = children(up.child.id()).into_iter().map(|process| (process, command(&process)));
+        all.filter(|(_, command)| command.contains("compute-server")).collect::<Vec<_>>()
+    };
+    let is_standby = |command: &str| command.contains("--standby");
+    place.ok(&format!("put --pool {pool} fig 0"));
+    for round in 1..3 {
+        let until = Instant::now() + LONG;
+        let owner = loop {
+            let there = compute_servers();
+            let status = place.run(&format!("status --pool {pool}"));
+            let owner =
+                there.iter().find(|(process, _)| status.stdout.contains(&format!("0: process {process}\n")));
+            if let (2, Some((owner, _))) = (there.len(), owner) {
+                break *owner;
+            }
+            assert!(Instant::now() < until, "{there:?}, {status:?}");
+            std::thread::sleep(Duration::from_millis(50));
+        };
+        assert_eq!(
+            compute_servers().iter().filter(|(_, command)| is_standby(command)).count(),
+            if round == 1 { 1 } else { 2 }
+        );
+        place.ok(&format!("put --pool {pool} fig {round}"));
+        send("-KILL", owner);
+        assert_eq!(place.ok(&format!("get --pool {pool} --deadline 60s fig")), format!("{round}\n"));
+    }
+    let processes = children(up.child.id());
+    up.signal("-INT");
+    let (status, errors) = up.end();
+    assert!(status == 0 && errors.contains("was killed; a new standby is started"), "{status}: {errors}");
+    wait_until_gone(&processes);
+}

@@ -13,7 +13,7 @@ use super::servers::{Past, Servers};
 use crate::error::{Error, Result};
 use crate::options::Ownership;
 use crate::shared::lock;
-use crate::stats::IndexStats;
+use crate::stats::{IndexStats, LogStats};
 
 pub(crate) const CLOSING: &str = "closing the cluster";
 
@@ -144,7 +144,12 @@ impl IndexData {
         let servers = self.servers()?;
         let mut compute_servers = servers.stats();
         let former = past.add_to(&mut compute_servers, &servers);
-        Ok(IndexStats { name: self.name.clone(), compute_servers, former })
+        let log = servers.log().map(|log| LogStats {
+            records: log.clock(),
+            bytes: log.space().bytes(),
+            used_bytes: log.used(),
+        });
+        Ok(IndexStats { name: self.name.clone(), compute_servers, former, log })
     }
 
     pub fn close(&self) {
