@@ -106,6 +106,22 @@ struct Settings {
 }
 
 impl Settings {
+    /// What survives the end of a compute server, if that fits the other settings.
+    fn durability(&self) -> Result<Durability, Failure> {
+        let text = self.durability.as_deref().unwrap_or("off");
+        let durability = parse_durability(text).map_err(Failure::bad_input)?;
+        match durability {
+            Durability::Off if self.standby => Err(Failure::bad_input(
+                "a standby takes over only what is in a log; --durability process keeps one",
+            )),
+            Durability::Off => Ok(durability),
+            _ if self.compute_servers.is_some_and(|servers| servers > 1) => {
+                Err(Failure::bad_input("an index with a log has one compute server"))
+            }
+            _ => Ok(durability),
+        }
+    }
+
     /// Merges two settings; these take precedence over `others`.
     fn or(self, others: Self) -> Self {
         Self {
@@ -164,17 +180,8 @@ impl Plan {
             0 => Err(Failure::bad_input(format_args!("a cluster needs one {what} at least"))),
             number => Ok(number),
         };
-        let durability = settings.durability.as_deref().map_or(Ok(Durability::Off), parse_durability);
-        let durability = durability.map_err(Failure::bad_input)?;
-        let is_logged = durability != Durability::Off;
-        if settings.standby && !is_logged {
-            return Err(Failure::bad_input(
-                "a standby can take over what is in a log only; --durability process keeps one",
-            ));
-        }
-        if is_logged && settings.compute_servers.is_some_and(|servers| servers > 1) {
-            return Err(Failure::bad_input("an index with a log has one compute server"));
-        }
+        let durability = settings.durability()?;
+        let compute_servers = if durability == Durability::Off { 2 } else { 1 };
         let options = match (settings.key_size, settings.value_size) {
             (Some(key_size), Some(value_size)) => IndexOptions::fixed(key_size, value_size),
             (None, None) => IndexOptions::bytes(),
@@ -194,7 +201,7 @@ impl Plan {
         Ok(Self {
             memory_servers: at_least_one(settings.memory_servers.unwrap_or(2), "memory server")?,
             compute_servers: at_least_one(
-                settings.compute_servers.unwrap_or(if is_logged { 1 } else { 2 }),
+                settings.compute_servers.unwrap_or(compute_servers),
                 "compute server",
             )?,
             durability,
