@@ -151,8 +151,11 @@ impl Work<'_> {
         let mut out = DataWriter::begin(self.files, &file_name(number), self.manifest.file(number))?;
         let mut written = Ok(());
         scan(&mut |key, value| {
-            written = out.push(key, Some(value));
-            self.tell(out.entries());
+            // A scan of several trees goes on with the next one.
+            if written.is_ok() {
+                written = out.push(key, Some(value));
+                self.tell(out.entries());
+            }
             written.is_ok()
         })?;
         written?;
@@ -205,11 +208,6 @@ impl Work<'_> {
 
     /// Scans an index that is at rest.
     fn scan_all(&self, servers: &Servers, visit: &mut Visit<'_>) -> Result<()> {
-        let mut goes_on = true;
-        let visit = &mut |key: &[u8], value: &[u8]| {
-            goes_on = visit(key, value);
-            goes_on
-        };
         self.cluster.shared.with_endpoint(|ep| {
             with_layout!(&servers.trees, |trees| {
                 for tree in
