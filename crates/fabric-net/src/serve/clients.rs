@@ -248,10 +248,11 @@ impl Clients {
         Ok(Locked::InsteadOf(holder.process))
     }
 
-    /// How long a process will still count as present from its last request on, even if it loses all connections with
-    /// that; `None` if it is not present.
-    pub fn lease(&self, process: u64) -> Option<Duration> {
-        self.is_present(process).then_some(self.grace / TO_COME_BACK)
+    /// Milliseconds for which a process will still count as present from its last request on, even if it loses all
+    /// connections with that; 0 if it is not present.
+    pub fn lease_ms(&self, process: u64) -> u64 {
+        let lease = (self.grace / TO_COME_BACK).as_millis() as u64;
+        if self.is_present(process) { lease.max(1) } else { 0 }
     }
 
     /// Whether a process is present. A server that has just started assumes so.

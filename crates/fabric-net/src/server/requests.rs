@@ -84,9 +84,7 @@ impl Memory {
                     answer(output, number, Op::Lock, locked.map(Some));
                 }
                 Request::Present { process } => {
-                    let lease = core.clients.lease(process);
-                    let ms = lease.map_or(0, |lease| (lease.as_millis() as u64).max(1));
-                    answer(output, number, Op::Present, Ok(Some(ms)));
+                    answer(output, number, Op::Present, Ok(Some(core.clients.lease_ms(process))));
                 }
                 Request::Pair { body } => {
                     if let Some(other_way) = self.pair(number, client.id, body, output) {
