@@ -268,7 +268,10 @@ impl fmt::Display for Owner {
 fn served_by(owner: &Option<Owner>, is_lost: bool) -> String {
     match owner {
         Some(owner) if is_lost => {
-            format!("is lost: {owner} owned it and ended without writing back what it had cached")
+            format!(
+                "is lost: {owner} owned it and ended without writing back what it had cached; if the index has a log, the \
+                 next process that opens it for writing takes it over"
+            )
         }
         Some(owner) => format!("is owned by {owner}, which has no operation port for it"),
         None => "is nobody's at the moment".to_owned(),
