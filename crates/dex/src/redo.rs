@@ -5,7 +5,7 @@
 //! repeated: pages without an image are written by a [`Rewrite`]. The log is persisted before the first page is
 //! written, and the pages at the end.
 
-use pando_fabric::{Endpoint, GlobalAddr, PageBuf};
+use pando_fabric::{Endpoint, GlobalAddr, PageBuf, join_all};
 use pando_log::{Change, Contents, Entry, PagePlan, Rewrite, persist_all, plan};
 use pando_pool::ValueRef;
 
@@ -22,6 +22,9 @@ pub struct Redone {
     pub entries: u64,
 }
 
+/// Pages that are READ, or written, at a time.
+const AT_ONCE: usize = 16;
+
 /// Brings the pages of an index to the end of its log and writes them. No process uses the index. Calls
 /// `progress` with the number of pages that are done, and of all.
 ///
@@ -36,38 +39,51 @@ pub async fn redo<L: Layout, E: Endpoint>(
     let mut redone = Redone::default();
     persist_all(ep).await?;
     let mut rewrite = Rewrite::begin(ep, contents).await?;
-    let pages = plan(contents)?;
-    let total = pages.len() as u64;
-    for (addr, plan) in pages {
-        progress(redone.pages, total);
-        redone.pages += 1;
-        redone.entries += plan.entries.len() as u64;
-        if plan.image.is_none() && rewrite.has_written(addr) {
-            continue;
-        }
-        let page = base_of(ep, layout, addr, &plan).await?;
-        let node = NodeMut::new(&layout, page.words());
-        let corrupt = |reason| DexError::Corrupt { addr, reason };
-        layout.verify(node.words()).map_err(corrupt)?;
-        if !node.is_at(addr) || node.index_id() != contents.space().index_id {
-            return Err(corrupt("the log is about another node"));
-        }
-        for entry in &plan.entries {
-            apply(node, entry).ok_or_else(|| corrupt("a change in the log does not fit into it"))?;
-        }
-        match plan.image {
-            Some(_) => ep.recycle(ep.write(addr, page).await?),
-            None => {
-                let mut bytes = Vec::new();
-                page.append_bytes_to(page.len(), &mut bytes);
-                rewrite.push(ep, addr, bytes).await?;
-                ep.recycle(page);
+    let pages: Vec<_> = plan(contents)?.into_iter().collect();
+    for group in pages.chunks(AT_ONCE) {
+        progress(redone.pages, pages.len() as u64);
+        redone.pages += group.len() as u64;
+        let is_due =
+            |(addr, plan): &&(GlobalAddr, PagePlan<'_>)| plan.image.is_some() || !rewrite.has_written(*addr);
+        let due: Vec<_> = group.iter().filter(is_due).collect();
+        let bases = join_all(due.iter().map(|(addr, plan)| base_of(ep, layout, *addr, plan))).await;
+        let mut whole = Vec::new();
+        for ((addr, plan), base) in due.into_iter().zip(bases) {
+            let page = base?;
+            redo_page(NodeMut::new(&layout, page.words()), contents, *addr, plan)?;
+            redone.entries += plan.entries.len() as u64;
+            if plan.image.is_some() {
+                whole.push((*addr, page));
+                continue;
             }
+            let mut bytes = Vec::new();
+            page.append_bytes_to(page.len(), &mut bytes);
+            rewrite.push(ep, *addr, bytes).await?;
+            ep.recycle(page);
+        }
+        for written in join_all(whole.into_iter().map(|(addr, page)| ep.write(addr, page))).await {
+            ep.recycle(written?);
         }
     }
     rewrite.finish(ep).await?;
     persist_all(ep).await?;
     Ok(redone)
+}
+
+/// Makes the changes of a plan in the bytes that they apply to.
+fn redo_page<L: Layout>(
+    node: NodeMut<'_, L>,
+    contents: &Contents,
+    addr: GlobalAddr,
+    plan: &PagePlan<'_>,
+) -> Result<()> {
+    let corrupt = |reason| DexError::Corrupt { addr, reason };
+    node.layout().verify(node.words()).map_err(corrupt)?;
+    if !node.is_at(addr) || node.index_id() != contents.space().index_id {
+        return Err(corrupt("the log is about another node"));
+    }
+    let changes = plan.entries.iter().try_for_each(|entry| apply(node, entry));
+    changes.ok_or_else(|| corrupt("a change in the log does not fit into it"))
 }
 
 /// Bytes that the changes of a plan apply to.

@@ -11,7 +11,7 @@
 //! ```
 
 use pando_fabric::codec::{Put, Reader};
-use pando_fabric::{Endpoint, GlobalAddr};
+use pando_fabric::{Endpoint, GlobalAddr, join_at_most};
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use crate::disk;
@@ -20,6 +20,8 @@ use crate::reader::Contents;
 use crate::space;
 
 const HEADER: usize = 32;
+/// Pages that are written at a time.
+const AT_ONCE: usize = 16;
 
 /// Pages being written; see the module documentation.
 pub struct Rewrite<'c> {
@@ -108,10 +110,9 @@ impl<'c> Rewrite<'c> {
 
     /// Writes the pages of a group to their places.
     async fn write<E: Endpoint>(&mut self, ep: &E, pages: &[(GlobalAddr, Vec<u8>)]) -> Result<()> {
-        for (page, bytes) in pages {
-            space::write_bytes(ep, *page, bytes).await?;
-            self.done = Some(*page);
-        }
+        let writes = pages.iter().map(|(page, bytes)| space::write_bytes(ep, *page, bytes));
+        join_at_most(AT_ONCE, writes).await.into_iter().collect::<Result<()>>()?;
+        self.done = pages.last().map_or(self.done, |(page, _)| Some(*page));
         let ranges: Vec<_> = pages.iter().map(|(page, bytes)| (*page, bytes.len() as u64)).collect();
         Ok(disk::persist(ep, &ranges).await?)
     }
