@@ -63,20 +63,22 @@ const PAUSE: Duration = Duration::from_millis(50);
 /// Opens a pool, after its recovery if it was not closed. Waits for another process that is at this, and may have died.
 fn open_or_recover(config: Config, fresh: u64) -> Result<(Shared, Option<Recovery>)> {
     let until = Instant::now() + config.patience();
-    let mut recovery = None;
+    let (mut recovery, mut tries) = (None, 0);
     loop {
         let refused = match Shared::open(config.clone(), fresh) {
-            Ok(shared) => return Ok((shared, recovery)),
-            Err(refused) => refused,
+            Err(refused) if config.mode() == AttachMode::ReadWrite => refused,
+            opened => return Ok((opened?, recovery)),
         };
+        // To find out that a process died while it attached takes all the patience.
+        let may_try = tries == 0 || Instant::now() < until;
         match refused {
-            _ if config.mode() != AttachMode::ReadWrite || Instant::now() >= until => return Err(refused),
-            Error::NotClosedCleanly { .. } if recovery.is_none() => {
-                recovery = recover(&config, fresh, refused)?
+            Error::NotClosedCleanly { .. } if recovery.is_none() && may_try => {
+                recovery = recover(&config, fresh, refused)?;
             }
-            _ if refused.is_being_repaired() => {}
-            _ => return Err(refused),
+            refused if refused.is_being_repaired() && may_try => {}
+            refused => return Err(refused),
         }
+        tries += 1;
         if recovery.is_none() {
             std::thread::sleep(PAUSE);
         }
