@@ -63,12 +63,13 @@ fn nothing_is_found_in_any_system() {
     }
 }
 
-/// Seeds of DEX keep their configurations, so that recorded seeds stay valid.
+/// Seeds of DEX keep their configurations, so that recorded seeds stay valid; unless they have the death of a compute server,
+/// which came later.
 #[test]
 fn a_seed_of_dex_is_what_it_was() {
     let told = |seed| {
         let Setup { threads, slots, keys, operations, memory_servers, compute_servers, .. } =
-            Setup::draw(seed, &Systems::dex(), faults("all"));
+            Setup::draw(seed, &Systems::dex(), faults("torn,spikes,slow,stop,kill,disconnect,lost-answers"));
         [memory_servers, compute_servers, threads, slots as usize, keys, operations]
     };
     assert_eq!(

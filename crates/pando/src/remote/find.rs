@@ -8,7 +8,7 @@
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
-use super::{Client, ClientConfig, RemoteIndex};
+use super::{Client, ClientConfig, RemoteError, RemoteIndex};
 use crate::cluster::Cluster;
 use crate::error::{Error, Result};
 use crate::options::Config;
@@ -60,10 +60,27 @@ impl Finder {
 }
 
 fn partitions_of(config: &Config, index: &str) -> Result<Vec<Partition>> {
+    looked(config, |cluster| cluster.partitions(index))
+}
+
+fn has_log(config: &Config, index: &str) -> Result<bool> {
+    looked(config, |cluster| Ok(cluster.index_info(index)?.log_bytes.is_some()))
+}
+
+fn looked<T>(config: &Config, look: impl FnOnce(&Cluster) -> Result<T>) -> Result<T> {
     let cluster = Cluster::open(config.clone())?;
-    let partitions = cluster.partitions(index);
+    let seen = look(&cluster);
     cluster.close()?;
-    partitions
+    seen
+}
+
+/// Whether the keys of an index with a log may have an heir soon.
+fn may_be_inherited(error: &Error) -> bool {
+    match error {
+        Error::NotServed { is_lost, .. } => *is_lost,
+        Error::Remote(error) => matches!(error, RemoteError::NotConnected { .. }),
+        _ => false,
+    }
 }
 
 fn addresses(index: &str, partitions: &[Partition]) -> Vec<String> {
@@ -87,7 +104,8 @@ fn unserved(index: &str, partitions: &[Partition]) -> impl Iterator<Item = Error
 }
 
 impl Client {
-    /// Finds the compute servers of an index through the pool that `config` names, and opens the index there.
+    /// Finds the compute servers of an index through the pool that `config` names, and opens the index there. If the
+    /// index has a log and its owner is gone, waits for an heir, up to the deadline.
     ///
     /// ```no_run
     /// use pando::Config;
@@ -107,7 +125,22 @@ impl Client {
     /// [`Client::open_index`].
     pub fn find(config: &Config, index: &str) -> Result<Service> {
         let config = config.clone().for_looking();
-        let partitions = partitions_of(&config, index)?;
+        let until = Instant::now() + config.access.deadline;
+        loop {
+            match Self::find_now(&config, index) {
+                Err(error) if may_be_inherited(&error) && Instant::now() < until => {
+                    if !has_log(&config, index)? {
+                        return Err(error);
+                    }
+                    std::thread::sleep(PAUSE);
+                }
+                found => return found,
+            }
+        }
+    }
+
+    fn find_now(config: &Config, index: &str) -> Result<Service> {
+        let partitions = partitions_of(config, index)?;
         if partitions.iter().all(|partition| partition.owner == PartitionOwner::Nobody) {
             return Ok(Service::Nobody);
         }
@@ -118,7 +151,7 @@ impl Client {
         };
         let access = config.access.clone();
         let last = Mutex::new((None, missing));
-        let finder = Finder { config, index: index.to_owned(), last };
+        let finder = Finder { config: config.clone(), index: index.to_owned(), last };
         let client = Self::connect_by(ClientConfig::new(addresses).access(access), Some(finder))?;
         Ok(Service::Remote(client.open_index(index)?))
     }
