@@ -381,8 +381,12 @@ impl Running {
         wrong
     }
 
-    fn who_ended(&mut self) -> Option<String> {
-        self.compute.iter_mut().chain(&mut self.memory).find_map(Process::has_ended)
+    /// The first process that has ended. With a standby, a compute server that was killed does not count.
+    fn who_ended(&mut self, has_standby: bool) -> Option<String> {
+        let counts = |process: &mut &mut Process| !(has_standby && process.was_killed());
+        let compute =
+            self.compute.iter_mut().filter_map(|mut process| counts(&mut process).then_some(process));
+        compute.chain(&mut self.memory).find_map(Process::has_ended)
     }
 
     /// Starts a new standby in place of each compute server that was killed.
@@ -430,7 +434,7 @@ pub fn run(args: &UpArgs) -> Result<(), Failure> {
         if plan.standby {
             running.replace_compute(&plan, &addresses)?;
         }
-        if let Some(who) = running.who_ended() {
+        if let Some(who) = running.who_ended(plan.standby) {
             break Some(who);
         }
         thread::sleep(LOOK);

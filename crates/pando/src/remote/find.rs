@@ -126,16 +126,19 @@ impl Client {
     pub fn find(config: &Config, index: &str) -> Result<Service> {
         let config = config.clone().for_looking();
         let until = Instant::now() + config.access.deadline;
+        let mut awaits_heir = false;
         loop {
-            match Self::find_now(&config, index) {
-                Err(error) if may_be_inherited(&error) && Instant::now() < until => {
-                    if !has_log(&config, index)? {
-                        return Err(error);
-                    }
-                    std::thread::sleep(PAUSE);
-                }
+            let error = match Self::find_now(&config, index) {
+                Err(error) if Instant::now() < until => error,
                 found => return found,
+            };
+            // An heir owns the keys before it serves them.
+            awaits_heir &= matches!(error, Error::NotServed { .. });
+            if !awaits_heir && !(may_be_inherited(&error) && has_log(&config, index)?) {
+                return Err(error);
             }
+            awaits_heir = true;
+            std::thread::sleep(PAUSE);
         }
     }
 
