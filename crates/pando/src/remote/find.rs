@@ -134,10 +134,10 @@ impl Client {
             };
             // An heir owns the keys before it serves them.
             awaits_heir &= matches!(error, Error::NotServed { .. });
-            if !awaits_heir && !(may_be_inherited(&error) && has_log(&config, index)?) {
+            awaits_heir = awaits_heir || may_be_inherited(&error) && has_log(&config, index)?;
+            if !awaits_heir {
                 return Err(error);
             }
-            awaits_heir = true;
             std::thread::sleep(PAUSE);
         }
     }
