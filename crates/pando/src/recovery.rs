@@ -60,7 +60,8 @@ fn redo_all(shared: &Shared, ep: &AnyEndpoint) -> Result<Recovery> {
     for place in block_on(ep, shared.pool.logs(ep))? {
         let Some(record) = records.iter().find(|record| record.id == place.index_id) else { continue };
         let pages = |done, total| shared.config.report_recovery(RecoveryProgress::Pages { done, total });
-        let log = redo::redo(ep, &place, record, pages)?;
+        let contents = logs::read_contents(ep, logs::read_space(ep, &place)?)?;
+        let log = redo::redo(ep, contents, record, pages)?;
         recovery.add(&log);
         redone.push(log);
     }

@@ -61,17 +61,16 @@ pub(super) fn claim(
 }
 
 fn is_empty(ep: &AnyEndpoint, log: Option<&Space>) -> Result<bool> {
-    let Some(space) = log else { return Ok(true) };
-    Ok(block_on(ep, Contents::read(ep, space.clone())).map_err(of_log)?.is_empty())
+    log.map_or(Ok(true), |space| Ok(read_contents(ep, space.clone())?.is_empty()))
+}
+
+pub(crate) fn read_contents(ep: &AnyEndpoint, space: Space) -> Result<Contents> {
+    block_on(ep, Contents::read(ep, space)).map_err(of_log)
 }
 
 /// Size of the log of an index, if it has one.
 pub(crate) fn bytes_of(shared: &Shared, ep: &AnyEndpoint, index_id: u32) -> Result<Option<u64>> {
     Ok(find(shared, ep, index_id)?.map(|space| space.bytes()))
-}
-
-pub(super) fn has_log(shared: &Shared, ep: &AnyEndpoint, record: &IndexRecord) -> Result<bool> {
-    Ok(find(shared, ep, record.id)?.is_some())
 }
 
 /// A log in use, and the thread that persists it, if that is wanted.
@@ -104,7 +103,7 @@ pub(super) fn open_log(shared: &Shared, ep: &AnyEndpoint, record: &IndexRecord) 
         return Ok(None);
     }
     let space = find(shared, ep, record.id)?.ok_or_else(|| bad("its log is gone"))?;
-    let contents = block_on(ep, Contents::read(ep, space)).map_err(of_log)?;
+    let contents = read_contents(ep, space)?;
     if !contents.is_empty() {
         return Err(bad("its log holds changes that are not in its nodes"));
     }
@@ -155,13 +154,13 @@ fn lanes_of(segments: u64) -> u64 {
     (segments / LOG_SEGMENTS_MIN).clamp(1, processors)
 }
 
-fn find(shared: &Shared, ep: &AnyEndpoint, index_id: u32) -> Result<Option<Space>> {
+pub(super) fn find(shared: &Shared, ep: &AnyEndpoint, index_id: u32) -> Result<Option<Space>> {
     let logs = block_on(ep, shared.pool.logs(ep))?;
     let place = logs.iter().find(|log| log.index_id == index_id);
     place.map(|place| read_space(ep, place)).transpose()
 }
 
-pub(super) fn read_space(ep: &AnyEndpoint, place: &LogPlace) -> Result<Space> {
+pub(crate) fn read_space(ep: &AnyEndpoint, place: &LogPlace) -> Result<Space> {
     block_on(ep, Space::read(ep, place.root)).map_err(of_log)
 }
 

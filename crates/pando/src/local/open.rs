@@ -164,7 +164,7 @@ fn claim(
     match logs::claim(shared, ep, &record, partitions) {
         // The log is about all of the index.
         Err(Error::Pool(PoolError::PartitionLost { .. }))
-            if partitions.len() == record.owners.len() && logs::has_log(shared, ep, &record)? =>
+            if partitions.len() == record.owners.len() && logs::find(shared, ep, record.id)?.is_some() =>
         {
             Ok(block_on(ep, shared.pool.inherit_partitions(ep, &record.name, partitions))?)
         }

@@ -8,10 +8,10 @@ use std::time::{Duration, Instant};
 
 use pando_dex::Redone;
 use pando_log::{Contents, Log, Options, Persistence, Report};
-use pando_pool::{IndexRecord, LogPlace};
+use pando_pool::IndexRecord;
 use pando_rt::block_on;
 
-use super::logs::{drop_log, of_log, read_space};
+use super::logs::{drop_log, find, of_log, read_contents};
 use super::open::node_layout_of;
 use crate::error::Result;
 use crate::layout::with_layout;
@@ -64,13 +64,13 @@ impl std::fmt::Display for Recovery {
 /// A damaged log; errors of the fabric, after which it can be done again.
 pub(super) fn settle(shared: &Shared, ep: &AnyEndpoint, record: &IndexRecord) -> Result<Option<Recovery>> {
     let started = Instant::now();
-    let logs = block_on(ep, shared.pool.logs(ep))?;
-    let Some(place) = logs.iter().find(|log| log.index_id == record.id) else { return Ok(None) };
-    if block_on(ep, Contents::read(ep, read_space(ep, place)?)).map_err(of_log)?.is_empty() {
+    let Some(space) = find(shared, ep, record.id)? else { return Ok(None) };
+    let contents = read_contents(ep, space)?;
+    if contents.is_empty() {
         return Ok(None);
     }
     let pages = |done, total| shared.config.report_recovery(RecoveryProgress::Pages { done, total });
-    let redone = redo(ep, place, record, pages)?;
+    let redone = redo(ep, contents, record, pages)?;
     let mut recovery = Recovery::default();
     recovery.add(&redone);
     redone.finish(ep)?;
@@ -98,11 +98,10 @@ impl RedoneLog {
 /// Brings the pages of an index to the end of its log.
 pub(crate) fn redo(
     ep: &AnyEndpoint,
-    place: &LogPlace,
+    contents: Contents,
     record: &IndexRecord,
     progress: impl Fn(u64, u64),
 ) -> Result<RedoneLog> {
-    let contents = block_on(ep, Contents::read(ep, read_space(ep, place)?)).map_err(of_log)?;
     let redone = with_layout!(node_layout_of(record)?, |layout| {
         block_on(ep, pando_dex::redo(ep, layout, &contents, progress))?
     });
