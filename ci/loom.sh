@@ -5,5 +5,4 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 export CARGO_TARGET_DIR=target-loom RUSTFLAGS="--cfg loom"
-export CARGO_PROFILE_RELEASE_LTO=off CARGO_PROFILE_RELEASE_CODEGEN_UNITS=16
 cargo test --release -p pando-cache --test it loom_ "$@"

@@ -6,7 +6,6 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 export CARGO_TARGET_DIR=target-shuttle RUSTFLAGS="--cfg shuttle"
-export CARGO_PROFILE_RELEASE_LTO=off CARGO_PROFILE_RELEASE_CODEGEN_UNITS=16
 export SHUTTLE_ITERATIONS="${SHUTTLE_ITERATIONS:-4000}"
 cargo test --release -p pando-cache --test it shuttle_ "$@"
 cargo test --release -p pando-fabric-local --features defects --lib schedules "$@"

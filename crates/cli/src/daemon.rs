@@ -10,6 +10,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use clap::Args;
+use tracing_subscriber::filter::{LevelFilter, Targets};
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::util::SubscriberInitExt;
+
 use pando::Secret;
 use pando_server::{HttpPort, Metrics};
 
@@ -70,6 +74,16 @@ pub fn check_secrets(memory: &Secret, operations: &Secret, insecure: bool) -> Re
     Ok(())
 }
 
+/// Which events are logged: as `RUST_LOG` says, or all but the details.
+fn logged() -> Result<Targets, Failure> {
+    match std::env::var("RUST_LOG") {
+        Ok(targets) if !targets.is_empty() => {
+            targets.parse().map_err(|error| Failure::bad_input(format!("RUST_LOG is {targets:?}: {error}")))
+        }
+        _ => Ok(Targets::new().with_default(LevelFilter::INFO)),
+    }
+}
+
 /// State of a running daemon.
 pub struct Daemon {
     interrupt: Interrupt,
@@ -80,14 +94,8 @@ impl DaemonArgs {
     /// Starts logging and signal handling.
     pub fn begin(&self) -> Result<Daemon, Failure> {
         let interrupt = Interrupt::listen()?;
-        let filter = tracing_subscriber::EnvFilter::builder()
-            .with_default_directive(tracing::level_filters::LevelFilter::INFO.into())
-            .from_env_lossy();
-        tracing_subscriber::fmt()
-            .with_writer(std::io::stderr)
-            .with_ansi(false)
-            .with_env_filter(filter)
-            .init();
+        let log = tracing_subscriber::fmt::layer().with_writer(std::io::stderr).with_ansi(false);
+        tracing_subscriber::registry().with(log).with(logged()?).init();
         let parent_is_gone = Arc::new(AtomicBool::new(false));
         if self.with_parent {
             let (interrupt, parent_is_gone) = (interrupt.clone(), Arc::clone(&parent_is_gone));

@@ -272,7 +272,9 @@ async fn change_entry<L: Layout, E: Endpoint>(
     change: &mut Change<'_>,
 ) -> Result<Outcome> {
     let outcome = change_leaf(tree, ctx, key, change).await?;
-    answer(tree, ctx, &outcome).await?;
+    if !journal::is_durable(tree, outcome.seen) {
+        answer(tree, ctx, &outcome).await?;
+    }
     if outcome.unlinked.is_none() && !outcome.underfull {
         return Ok(outcome);
     }
@@ -299,7 +301,10 @@ pub(crate) async fn change_leaf<L: Layout, E: Endpoint>(
     change: &mut Change<'_>,
 ) -> Result<Outcome> {
     let key = tree.layout.key(key)?;
-    let room = room::for_entry(tree, ctx, key, change).await?;
+    let room = match journal::log_of(tree) {
+        Some(log) => room::for_entry(tree, ctx, log, key, change).await?,
+        None => None,
+    };
     let from = match optimistic::cached_leaf_in_turns(tree, ctx, key).await {
         Ok(leaf) => {
             ctx.worker.counters().count_descent(optimistic::inner_levels(tree));
@@ -433,7 +438,10 @@ async fn try_change<L: Layout, E: Endpoint>(
     change: &Change<'_>,
     offer: &mut Offer,
 ) -> Attempt<std::result::Result<Outcome, Blocked>> {
-    let room = room::for_entry(tree, ctx, key, change).await?;
+    let room = match journal::log_of(tree) {
+        Some(log) => room::for_entry(tree, ctx, log, key, change).await?,
+        None => None,
+    };
     let _entered = gate::enter_for(tree, ctx, key, Purpose::Operation)?;
     let miss = Miss { admit: Admit::Lazily, offer: *offer };
     match walk::walk_from(tree, ctx, from, Target::of(key), 0, miss).await? {

@@ -136,6 +136,12 @@ fn append_image(log: &Log, room: Reservation<'_>, page: GlobalAddr, bytes: &[u8]
     log.append(room, &Record::Pages { images: vec![Image { page, bytes }], freed: Vec::new() })
 }
 
+/// Whether the log has everything up to `gsn`.
+#[inline]
+pub(crate) fn is_durable<L: Layout>(tree: &Tree<L>, gsn: u64) -> bool {
+    log_of(tree).is_none_or(|log| log.is_durable(gsn))
+}
+
 /// Waits until the log has everything up to `gsn`, which the operation has seen.
 #[inline]
 pub(crate) async fn durable<L: Layout, E: Endpoint>(tree: &Tree<L>, ctx: Ctx<'_, E>, gsn: u64) -> Result<()> {
@@ -183,7 +189,7 @@ pub(crate) fn seen<L: Layout>(tree: &Tree<L>, node: FrameRef<'_>) -> u64 {
 /// Whether a lookup may answer by what it has read of a node with this number. (A seeded defect: it does not ask.)
 #[inline]
 pub(crate) fn may_answer<L: Layout>(tree: &Tree<L>, gsn: u64) -> bool {
-    log_of(tree).is_none_or(|log| log.is_durable(gsn) || defect(OfIndex::GetBeforeLog))
+    is_durable(tree, gsn) || defect(OfIndex::GetBeforeLog)
 }
 
 /// Layout of the nodes for the cache, with the rule that the log comes first.
