@@ -12,11 +12,11 @@
 //! reaches an old copy of a shared node reads the mark, or finds it under the lock, and refreshes the shared
 //! nodes on its path. So old copies need not be found before the old node is freed.
 
-use pando_fabric::{Endpoint, GlobalAddr, MemoryServerId};
+use pando_fabric::{Endpoint, GlobalAddr, MemoryServerId, join_all};
 use pando_pool::{Placement, PoolError, ServerState, ValueRef};
 
 use crate::change::{Change, Expected};
-use crate::descent::fetch_many::{self, join_all};
+use crate::descent::fetch_many;
 use crate::descent::walk;
 use crate::error::{Attempt, DexError, Result, Retry};
 use crate::layout::{Layout, Side, Stored};

@@ -5,12 +5,10 @@
 //! and the remaining leaves are looked up anew. So a scan returns every key that was present throughout, none
 //! that was absent throughout, and each once.
 
-use std::future::Future;
 use std::ops::Bound;
-use std::task::Poll;
 
 use pando_fabric::defect::defect;
-use pando_fabric::{Endpoint, GlobalAddr, PageBuf, Work};
+use pando_fabric::{Endpoint, GlobalAddr, PageBuf, Work, join_all};
 
 use crate::access::{Belongs, Reader};
 use crate::defect::Defect;
@@ -202,22 +200,4 @@ fn children(node: &Node<'_>, cursor: &Key, bounds: &Bounds, wanted: usize) -> Ve
     let first = node.child_index(cursor);
     let in_range = |&i: &usize| i == first || !bounds.ends_before(&node.separator(i - 1));
     (first..=node.count()).take(wanted).take_while(in_range).filter_map(|i| node.child(i)).collect()
-}
-
-/// Runs futures concurrently to completion; returns their outputs in the same order.
-async fn join_all<F: Future>(futures: impl Iterator<Item = F>) -> Vec<F::Output> {
-    let mut running: Vec<_> = futures.map(|future| (Some(Box::pin(future)), None)).collect();
-    std::future::poll_fn(|cx| {
-        let mut is_pending = false;
-        for (future, output) in &mut running {
-            let Some(running) = future else { continue };
-            match running.as_mut().poll(cx) {
-                Poll::Ready(done) => (*future, *output) = (None, Some(done)),
-                Poll::Pending => is_pending = true,
-            }
-        }
-        if is_pending { Poll::Pending } else { Poll::Ready(()) }
-    })
-    .await;
-    running.into_iter().map(|(_, output)| output.expect("every future ran to its end")).collect()
 }

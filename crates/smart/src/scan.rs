@@ -12,10 +12,8 @@
 
 use std::collections::VecDeque;
 use std::ops::{Bound, RangeBounds};
-use std::pin::pin;
-use std::task::Poll;
 
-use pando_fabric::{Endpoint, GlobalAddr, Work};
+use pando_fabric::{Endpoint, GlobalAddr, Work, join_all};
 
 use crate::error::{Attempt, Result, Retry};
 use crate::layout::leaf::Rear;
@@ -284,25 +282,6 @@ impl Smart {
         });
         items.collect()
     }
-}
-
-/// Polls futures concurrently until all are done; returns their outputs in the same order.
-async fn join_all<F: Future>(futures: impl Iterator<Item = F>) -> Vec<F::Output> {
-    let mut futures: Vec<_> = futures.map(|future| (Box::pin(future), None)).collect();
-    let all = std::future::poll_fn(|cx| {
-        let mut is_done = true;
-        for (future, output) in &mut futures {
-            if output.is_none() {
-                match future.as_mut().poll(cx) {
-                    Poll::Ready(ready) => *output = Some(ready),
-                    Poll::Pending => is_done = false,
-                }
-            }
-        }
-        if is_done { Poll::Ready(()) } else { Poll::Pending }
-    });
-    pin!(all).await;
-    futures.into_iter().map(|(_, output)| output.expect("all are done")).collect()
 }
 
 #[cfg(test)]

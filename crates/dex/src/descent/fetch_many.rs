@@ -12,13 +12,10 @@
 //! wait for each other in a cycle. Frames are taken one at a time, and each is filled at once. A leaf gets no
 //! frame if none is available or another operation has the turn.
 
-use std::future::Future;
-use std::task::Poll;
-
 use pando_cache::defect::Defect;
 use pando_cache::{FreeFrame, IoTicket, Lookup, NoFrame};
 use pando_fabric::defect::defect;
-use pando_fabric::{Endpoint, PageBuf, Resource, Work};
+use pando_fabric::{Endpoint, PageBuf, Resource, Work, join_all};
 
 use crate::descent::walk::{self, Admit, Miss, Reached, Slot};
 use crate::descent::{miss, prove, read};
@@ -225,22 +222,4 @@ pub(crate) fn claim<'t, L: Layout>(
         prove::prove_child(tree, slot, Target::new(tree.layout.key(key).ok()?, toward)).ok()?;
     }
     Some(Missing { slot, ticket, key: key.to_vec(), toward })
-}
-
-/// Runs futures concurrently to completion; returns their outputs in the same order.
-pub(crate) async fn join_all<F: Future>(futures: impl Iterator<Item = F>) -> Vec<F::Output> {
-    let mut running: Vec<_> = futures.map(|future| (Some(Box::pin(future)), None)).collect();
-    std::future::poll_fn(|cx| {
-        let mut pending = false;
-        for (slot, output) in &mut running {
-            let Some(future) = slot else { continue };
-            match future.as_mut().poll(cx) {
-                Poll::Ready(done) => (*slot, *output) = (None, Some(done)),
-                Poll::Pending => pending = true,
-            }
-        }
-        if pending { Poll::Pending } else { Poll::Ready(()) }
-    })
-    .await;
-    running.into_iter().map(|(_, output)| output.expect("every future ran to its end")).collect()
 }

@@ -18,9 +18,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64};
 
 use pando_cache::sync::Word;
 use pando_cache::{Expelled, FrameId, FrameState};
-use pando_fabric::{Endpoint, GlobalAddr, Patience};
+use pando_fabric::{Endpoint, GlobalAddr, Patience, join_all};
 
-use crate::descent::fetch_many::join_all;
 use crate::descent::{read, refresh};
 use crate::error::{Attempt, DexError, Result, Retry};
 use crate::layout::{Layout, Side, header};

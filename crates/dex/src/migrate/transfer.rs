@@ -15,9 +15,8 @@
 
 use std::sync::Arc;
 
-use pando_fabric::{Endpoint, Nanos};
+use pando_fabric::{Endpoint, Nanos, join_all};
 
-use crate::descent::fetch_many::join_all;
 use crate::error::{DexError, Result};
 use crate::layout::Layout;
 use crate::migrate::acquire;
