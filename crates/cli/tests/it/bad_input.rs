@@ -4,7 +4,7 @@
 use std::fs::OpenOptions;
 use std::io::{Read, Seek, SeekFrom, Write};
 
-use crate::common::Place;
+use crate::common::{Place, ran, words};
 
 /// A pool with an index of three fruits, and some files.
 fn place() -> Place {
@@ -241,6 +241,14 @@ fn bad_usage_of_bench_has_status_2() {
         refused_with(&place, arguments, part);
     }
     nothing_is_lost(&place);
+}
+
+#[test]
+fn a_daemon_says_what_is_wrong_with_the_choice_of_its_events() {
+    let daemon = words("memory-server --listen 127.0.0.1:0 --size 16MiB");
+    let ran = ran(Place::new().command(daemon).env("RUST_LOG", "pando=loud").output().expect("it runs"));
+    assert_eq!((ran.status, &*ran.stdout, ran.stderr.lines().count()), (2, "", 1), "{ran:?}");
+    assert!(ran.stderr.contains("RUST_LOG is \"pando=loud\""), "{ran:?}");
 }
 
 fn refused_with(place: &Place, arguments: &str, part: &str) {
