@@ -54,6 +54,3 @@ pub fn run(spec: &ElfSpec, watch: &dyn Watch) -> Result<Value, BenchError> {
 fn failed(error: pando_elf::Error) -> BenchError {
     BenchError::Index(error.to_string())
 }
-
-#[cfg(test)]
-mod tests;

@@ -169,9 +169,9 @@ pub(super) const fn metric(
     Metric { name, title, pointer, factor, digits }
 }
 
-pub(super) const THROUGHPUT: Metric = metric("throughput", "Mops/s", "/throughput_ops", 1e-6, 2);
-pub(super) const READS: Metric = metric("reads", "READs/op", "/per_op/reads", 1.0, 3);
-pub(super) const WRITES: Metric = metric("writes", "WRITEs/op", "/per_op/writes", 1.0, 3);
+pub const THROUGHPUT: Metric = metric("throughput", "Mops/s", "/throughput_ops", 1e-6, 2);
+pub const READS: Metric = metric("reads", "READs/op", "/per_op/reads", 1.0, 3);
+pub const WRITES: Metric = metric("writes", "WRITEs/op", "/per_op/writes", 1.0, 3);
 pub(super) const ATOMICS: Metric = metric("atomics", "atomics/op", "/per_op/atomics", 1.0, 3);
 pub(super) const TWO_SIDED: Metric = metric("two_sided", "two-sided/op", "/per_op/two_sided", 1.0, 4);
 pub(super) const TRAFFIC: Metric = metric("traffic", "bytes/op", "/per_op/bytes_total", 1.0, 1);

@@ -7,14 +7,14 @@
 //! - Tables contain measured values only: a cell that failed is reported as failed.
 //! - Files appear completely or not at all; an interrupted run continues where it stopped.
 
-mod cell;
+pub mod cell;
 mod claims;
 mod cluster;
 pub mod dex;
 mod document;
 mod elf;
 mod markdown;
-mod plot;
+pub mod plot;
 mod progress;
 mod results;
 mod run;
@@ -26,9 +26,9 @@ mod summary;
 pub use cell::{Cell, Metric, Work};
 pub use cluster::Cluster;
 pub use progress::Progress;
-pub use results::{Outcome, Results};
+pub use results::{Outcome, Position, Results, at};
 pub use run::{LabError, RunOptions, Written, run};
-pub use scale::{Scale, Setting};
+pub use scale::{PAPER_KEYS, Scale, Setting};
 pub use summary::summary;
 
 use crate::figure::Figure;
@@ -78,7 +78,8 @@ pub struct Place {
 }
 
 impl Place {
-    pub(crate) const CLUSTER: Place =
+    /// A cluster in virtual time.
+    pub const CLUSTER: Place =
         Place { name: "A simulated cluster", note: "Measured on a simulated cluster." };
 }
 

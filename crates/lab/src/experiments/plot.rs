@@ -11,13 +11,13 @@ pub(super) const MOPS: &str = "throughput (million operations/s)";
 
 /// Positions on the x axis.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Spacing {
+pub enum Spacing {
     Numbers,
     Names,
 }
 
 /// Makes a figure of the panels, with the experiment's title and notes.
-pub(super) fn figure(results: &Results<'_>, panels: Vec<Panel>, paper_says: &str) -> Figure {
+pub fn figure(results: &Results<'_>, panels: Vec<Panel>, paper_says: &str) -> Figure {
     let failed = match results.trouble_count() {
         0 => None,
         count => Some(format!("{count} of {} cells failed and are not shown.", results.outcomes.len())),
@@ -40,7 +40,7 @@ pub(super) fn figure(results: &Results<'_>, panels: Vec<Panel>, paper_says: &str
 }
 
 /// Throughput of all series as lines, a panel for each panel of the results.
-pub(super) fn throughput_lines(results: &Results<'_>, spacing: Spacing) -> Vec<Panel> {
+pub fn throughput_lines(results: &Results<'_>, spacing: Spacing) -> Vec<Panel> {
     results.panels().into_iter().map(|panel| lines(results, panel, spacing, &THROUGHPUT, MOPS)).collect()
 }
 
@@ -99,7 +99,7 @@ fn shaped(
 }
 
 /// A cell without a value of the paper.
-pub(super) fn cell(panel: &str, series: &str, x: f64, x_name: impl ToString, work: impl Into<Work>) -> Cell {
+pub fn cell(panel: &str, series: &str, x: f64, x_name: impl ToString, work: impl Into<Work>) -> Cell {
     Cell {
         panel: panel.to_owned(),
         series: series.to_owned(),

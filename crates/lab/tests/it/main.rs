@@ -6,6 +6,8 @@ mod common;
 #[cfg(feature = "defects")]
 mod defects;
 mod elastic;
+mod elf;
+mod experiments;
 mod lab;
 #[cfg(feature = "defects")]
 mod pool_defects;

@@ -3,9 +3,10 @@
 //! Stores must agree on what they find, modelled runs must repeat exactly, and impossible settings are refused. Figures
 //! of such small tables mean nothing.
 
-use pando_fabric::OffloadPolicy;
+use serde_json::Value;
 
-use super::*;
+use pando_fabric::OffloadPolicy;
+use pando_lab::elf::*;
 
 const DATA: Data = Data::Uniform { rows: 20_000, columns: 6, cardinality: 12 };
 
