@@ -16,14 +16,15 @@ use crate::tree::{Ctx, Tree};
 /// Number of nodes in the record of the largest structure change: a node, its new neighbour, their parent.
 const NODES_MAX: usize = 3;
 
-/// Reserves room in the log for the record of a change of one entry.
+/// Reserves room for the record of a change of one entry.
+#[inline]
 pub(crate) async fn for_entry<'t, L: Layout, E: Endpoint>(
     tree: &'t Tree<L>,
     ctx: Ctx<'_, E>,
-    log: &'t Log,
     key: L::Key<'_>,
     change: &Change<'_>,
 ) -> Result<Room<'t>> {
+    let Some(log) = journal::log_of(tree) else { return Ok(None) };
     reserve(tree, ctx, log, Entry::stored_len(tree.layout.key_bytes(key).len(), stored_len(change))).await
 }
 

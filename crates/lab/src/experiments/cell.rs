@@ -169,6 +169,7 @@ pub(super) const fn metric(
     Metric { name, title, pointer, factor, digits }
 }
 
+/// Operations per second.
 pub const THROUGHPUT: Metric = metric("throughput", "Mops/s", "/throughput_ops", 1e-6, 2);
 pub const READS: Metric = metric("reads", "READs/op", "/per_op/reads", 1.0, 3);
 pub const WRITES: Metric = metric("writes", "WRITEs/op", "/per_op/writes", 1.0, 3);

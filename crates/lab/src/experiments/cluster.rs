@@ -14,7 +14,7 @@ pub struct Cluster {
 }
 
 impl Cluster {
-    pub const DEX: Self = Self { name: "dex", text: include_str!("../../clusters/dex.toml") };
+    pub(super) const DEX: Self = Self { name: "dex", text: include_str!("../../clusters/dex.toml") };
     pub(super) const SHERMAN: Self =
         Self { name: "sherman", text: include_str!("../../clusters/sherman.toml") };
     pub(super) const SMART: Self = Self { name: "smart", text: include_str!("../../clusters/smart.toml") };

@@ -28,7 +28,7 @@ pub use cluster::Cluster;
 pub use progress::Progress;
 pub use results::{Outcome, Position, Results, at};
 pub use run::{LabError, RunOptions, Written, run};
-pub use scale::{PAPER_KEYS, Scale, Setting};
+pub use scale::{Scale, Setting};
 pub use summary::summary;
 
 use crate::figure::Figure;

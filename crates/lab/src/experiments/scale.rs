@@ -13,7 +13,7 @@ use super::Cluster;
 use crate::bench::{BenchSpec, FabricKind, Length};
 
 /// Records that the DEX paper loads; more do not fit the memory of one machine.
-pub const PAPER_KEYS: u64 = 200_000_000;
+pub(super) const PAPER_KEYS: u64 = 200_000_000;
 /// Cache of a compute server in the DEX paper.
 pub(super) const PAPER_CACHE: u64 = 256 << 20;
 /// Threads of a compute server, and servers of each kind, in the DEX paper.
@@ -63,7 +63,7 @@ pub struct Setting {
 }
 
 impl Setting {
-    pub fn new(scale: Scale, seed: u64) -> Setting {
+    pub const fn new(scale: Scale, seed: u64) -> Setting {
         Setting { scale, seed, hundredths: 1, records: PAPER_KEYS, slots: None, cluster: Cluster::DEX }
     }
 

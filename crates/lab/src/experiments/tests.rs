@@ -9,14 +9,7 @@ use serde_json::Value;
 
 use super::*;
 
-const TINY: Setting = Setting {
-    scale: Scale::Tiny,
-    seed: 7,
-    hundredths: 1,
-    records: scale::PAPER_KEYS,
-    slots: None,
-    cluster: Cluster::DEX,
-};
+const TINY: Setting = Setting::new(Scale::Tiny, 7);
 
 #[test]
 fn every_experiment_has_valid_cells_and_its_own_name() {

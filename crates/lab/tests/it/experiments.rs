@@ -11,14 +11,7 @@ use serde_json::Value;
 use pando_lab::bench::{BenchSpec, WALL_CLOCK};
 use pando_lab::experiments::*;
 
-const TINY: Setting = Setting {
-    scale: Scale::Tiny,
-    seed: 7,
-    hundredths: 1,
-    records: PAPER_KEYS,
-    slots: None,
-    cluster: Cluster::DEX,
-};
+const TINY: Setting = Setting::new(Scale::Tiny, 7);
 
 const ALL_CELLS: RunOptions<'_> = RunOptions { only: "", jobs: None };
 
@@ -55,10 +48,10 @@ const SOUND: Experiment = Experiment {
     fitted: &["spinner_ns"],
     estimated: &["hand_over_ns", "dispatch_ns"],
     place: Place::CLUSTER,
-    cluster: Some(Cluster::DEX),
+    cluster: Some(TINY.cluster),
     sizes: Setting::describe,
     hundredths: 1,
-    records: PAPER_KEYS,
+    records: TINY.records,
     metrics: &[cell::THROUGHPUT, cell::READS, cell::WRITES],
     cells: |_| cells(0),
     claims: |results| {
