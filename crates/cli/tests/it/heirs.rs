@@ -171,6 +171,26 @@ fn a_standby_takes_over_what_was_answered_by_a_server_that_is_killed() {
 }
 
 #[test]
+fn of_several_standbys_one_takes_over_and_the_others_go_on_waiting() {
+    let cluster = Cluster::new("1s");
+    let mut owner = cluster.compute_server().join().expect("it starts");
+    let mut standbys: Vec<_> = (0..8).map(|_| cluster.compute_server()).collect();
+    while !standbys.is_empty() {
+        thread::sleep(Duration::from_millis(500));
+        owner.process.signal("-KILL");
+        let killed = Instant::now();
+        let heir = loop {
+            match standbys.iter().position(thread::JoinHandle::is_finished) {
+                Some(heir) => break standbys.swap_remove(heir),
+                None => assert!(killed.elapsed() < WAIT, "nobody takes over"),
+            }
+            thread::sleep(Duration::from_millis(1));
+        };
+        owner = heir.join().expect("it takes over");
+    }
+}
+
+#[test]
 fn a_stopped_server_answers_nothing_once_its_keys_were_taken_over() {
     let cluster = Cluster::new("1s");
     let stopped = cluster.compute_server().join().expect("it starts");

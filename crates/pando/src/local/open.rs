@@ -161,13 +161,17 @@ fn claim(
     record: IndexRecord,
     partitions: &[usize],
 ) -> Result<IndexRecord> {
-    match logs::claim(shared, ep, &record, partitions) {
+    let claimed = match logs::claim(shared, ep, &record, partitions) {
         // The log is about all of the index.
         Err(Error::Pool(PoolError::PartitionLost { .. }))
             if partitions.len() == record.owners.len() && logs::find(shared, ep, record.id)?.is_some() =>
         {
-            Ok(block_on(ep, shared.pool.inherit_partitions(ep, &record.name, partitions))?)
+            block_on(ep, shared.pool.inherit_partitions(ep, &record.name, partitions)).map_err(Error::from)
         }
+        done => done,
+    };
+    match claimed {
+        // Of several heirs, the first has it.
         Err(Error::Pool(PoolError::PartitionOwned { name, partition, owner: process })) => {
             let what = "this process can work on it";
             let found = block_on(ep, shared.pool.processes(ep))?;
