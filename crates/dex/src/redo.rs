@@ -4,10 +4,15 @@
 //! written. Nothing else is read, so the tree need not be whole before. A redo that stops anywhere may be
 //! repeated: pages without an image are written by a [`Rewrite`]. The log is persisted before the first page is
 //! written, and the pages at the end.
+//!
+//! The image of a shared node begins with the word of the lock that its writer held. It is written, and the lock given
+//! back, only if the node is still locked like this: else the writer had written it itself, and others may have changed
+//! it since.
 
-use pando_fabric::{Endpoint, GlobalAddr, PageBuf, join_all};
+use pando_fabric::{Endpoint, GlobalAddr, PageBuf, WORD, join_all};
 use pando_log::{Change, Contents, Entry, PagePlan, Rewrite, persist_all, plan};
 use pando_pool::ValueRef;
+use pando_pool::lock::unlock_word;
 
 use crate::error::{DexError, Result};
 use crate::layout::{Layout, Stored};
@@ -50,6 +55,10 @@ pub async fn redo<L: Layout, E: Endpoint>(
         let mut whole = Vec::new();
         for ((addr, plan), base) in due.into_iter().zip(bases) {
             let page = base?;
+            if let Some(lock) = lock_of(&page) {
+                redo_shared(ep, layout, contents, *addr, page, lock).await?;
+                continue;
+            }
             redo_page(NodeMut::new(&layout, page.words()), contents, *addr, plan)?;
             redone.entries += plan.entries.len() as u64;
             if plan.image.is_some() {
@@ -61,13 +70,62 @@ pub async fn redo<L: Layout, E: Endpoint>(
             rewrite.push(ep, *addr, bytes).await?;
             ep.recycle(page);
         }
-        for written in join_all(whole.into_iter().map(|(addr, page)| ep.write(addr, page))).await {
+        let writes = whole.into_iter().map(|(addr, page)| write_owned(ep, layout, addr, page));
+        for written in join_all(writes).await {
             ep.recycle(written?);
         }
     }
     rewrite.finish(ep).await?;
     persist_all(ep).await?;
     Ok(redone)
+}
+
+/// The word of the lock at the front of the image of a shared node.
+fn lock_of(page: &PageBuf) -> Option<u64> {
+    Some(page.get(0)).filter(|&word| word != 0)
+}
+
+/// Writes a shared node and gives its lock back, if it still has this lock.
+async fn redo_shared<L: Layout, E: Endpoint>(
+    ep: &E,
+    layout: L,
+    contents: &Contents,
+    addr: GlobalAddr,
+    mut page: PageBuf,
+    lock: u64,
+) -> Result<()> {
+    check_page(NodeMut::new(&layout, page.words()), contents, addr)?;
+    if ep.read_word(addr).await? == lock {
+        page.set_window(WORD..layout.node_size());
+        ep.recycle(ep.write(addr.add(WORD as u64), page).await?);
+        ep.write_word(addr, unlock_word(lock)).await?;
+    }
+    Ok(())
+}
+
+/// Writes an owned node. If others know its address, they may use its lock.
+async fn write_owned<L: Layout, E: Endpoint>(
+    ep: &E,
+    layout: L,
+    addr: GlobalAddr,
+    mut page: PageBuf,
+) -> pando_fabric::Result<PageBuf> {
+    let mut at = addr;
+    if layout.leaves_first_word(page.words()) {
+        page.set_window(WORD..layout.node_size());
+        at = addr.add(WORD as u64);
+    }
+    ep.write(at, page).await
+}
+
+/// Checks that a page is the node that the log is about.
+fn check_page<L: Layout>(node: NodeMut<'_, L>, contents: &Contents, addr: GlobalAddr) -> Result<()> {
+    let corrupt = |reason| DexError::Corrupt { addr, reason };
+    node.layout().verify(node.words()).map_err(corrupt)?;
+    if !node.is_at(addr) || node.index_id() != contents.space().index_id {
+        return Err(corrupt("the log is about another node"));
+    }
+    Ok(())
 }
 
 /// Makes the changes of a plan in the bytes that they apply to.
@@ -77,13 +135,10 @@ fn redo_page<L: Layout>(
     addr: GlobalAddr,
     plan: &PagePlan<'_>,
 ) -> Result<()> {
-    let corrupt = |reason| DexError::Corrupt { addr, reason };
-    node.layout().verify(node.words()).map_err(corrupt)?;
-    if !node.is_at(addr) || node.index_id() != contents.space().index_id {
-        return Err(corrupt("the log is about another node"));
-    }
+    check_page(node, contents, addr)?;
     let changes = plan.entries.iter().try_for_each(|entry| apply(node, entry));
-    changes.ok_or_else(|| corrupt("a change in the log does not fit into it"))
+    let reason = "a change in the log does not fit into it";
+    changes.ok_or(DexError::Corrupt { addr, reason })
 }
 
 /// Bytes that the changes of a plan apply to.
@@ -97,9 +152,11 @@ async fn base_of<L: Layout, E: Endpoint>(
     match plan.image {
         Some(image) if image.len() == layout.node_size() => page.copy_from_bytes(image),
         Some(_) => return Err(DexError::Corrupt { addr, reason: "its image in the log has another size" }),
-        None => page = ep.read(addr, page).await?,
+        None => {
+            page = ep.read(addr, page).await?;
+            page.set(0, 0);
+        }
     }
-    page.set(0, 0);
     Ok(page)
 }
 

@@ -257,6 +257,14 @@ impl Log {
         }
     }
 
+    /// Whether [`Log::settled`] would return at once.
+    pub fn is_settled(&self, gsn: u64) -> bool {
+        match self.options.persistence {
+            Persistence::Never => self.commit.is_logged(gsn),
+            _ => self.disk.is_reached(Goal::Record(gsn)),
+        }
+    }
+
     /// Waits until everything up to `goal`, which is written, is persisted.
     async fn reach<E: Endpoint>(&self, ep: &E, goal: Goal) -> Result<()> {
         while !self.disk.is_reached(goal) {

@@ -34,11 +34,11 @@ const PLACEMENT: Placement = Placement::Prefer(MemoryServerId(0));
 
 /// A change of the owner of partitions.
 #[derive(Clone, Copy)]
-struct Claim {
+struct Claim<'c> {
     owner: Option<AttachSlot>,
     /// Also if the owner died.
     from_dead: bool,
-    log: LogChange,
+    logs: &'c [(usize, LogChange)],
 }
 
 /// Position of a record.
@@ -242,22 +242,22 @@ impl Pool {
         name: &str,
         partitions: &[usize],
     ) -> Result<IndexRecord> {
-        self.claim_logged(ep, name, partitions, LogChange::Keep).await
+        self.claim_logged(ep, name, partitions, &[]).await
     }
 
-    /// [`Pool::claim_partitions`], and changes the log of the index before. Nobody owns the index without the log
+    /// [`Pool::claim_partitions`], and changes logs of the index before. Nobody owns a partition without the log
     /// that it is to have.
     ///
     /// # Errors
-    /// As [`Pool::claim_partitions`]; then the log may be changed, if this may have taken effect.
+    /// As [`Pool::claim_partitions`]; then the logs may be changed, if this may have taken effect.
     pub async fn claim_logged<E: Endpoint>(
         &self,
         ep: &E,
         name: &str,
         partitions: &[usize],
-        log: LogChange,
+        logs: &[(usize, LogChange)],
     ) -> Result<IndexRecord> {
-        let claim = Claim { owner: Some(self.writer_slot()?), from_dead: false, log };
+        let claim = Claim { owner: Some(self.writer_slot()?), from_dead: false, logs };
         self.change_owners(ep, name, partitions, claim).await
     }
 
@@ -272,7 +272,7 @@ impl Pool {
         name: &str,
         partitions: &[usize],
     ) -> Result<IndexRecord> {
-        let claim = Claim { owner: Some(self.writer_slot()?), from_dead: true, log: LogChange::Keep };
+        let claim = Claim { owner: Some(self.writer_slot()?), from_dead: true, logs: &[] };
         self.change_owners(ep, name, partitions, claim).await
     }
 
@@ -286,7 +286,8 @@ impl Pool {
         name: &str,
         partitions: &[usize],
     ) -> Result<IndexRecord> {
-        let release = Claim { owner: None, from_dead: false, log: LogChange::Keep };
+        let leave: Vec<_> = partitions.iter().map(|&partition| (partition, LogChange::Leave)).collect();
+        let release = Claim { owner: None, from_dead: false, logs: &leave };
         self.change_owners(ep, name, partitions, release).await
     }
 
@@ -295,7 +296,7 @@ impl Pool {
         ep: &E,
         name: &str,
         partitions: &[usize],
-        claim: Claim,
+        claim: Claim<'_>,
     ) -> Result<IndexRecord> {
         self.change_records(ep, async || {
             let found = self.find_known(ep, name).await?;
@@ -307,7 +308,7 @@ impl Pool {
                 }
                 record.owners[partition] = claim.owner;
             }
-            self.change_log_locked(ep, record.id, claim.log).await?;
+            self.change_logs_locked(ep, record.id, claim.logs).await?;
             self.replace(ep, &found, record).await
         })
         .await

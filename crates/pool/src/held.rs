@@ -12,13 +12,14 @@
 //! it protects.
 
 use std::cell::{Cell, RefCell};
+use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
 use pando_fabric::{Endpoint, GlobalAddr, Nanos, PageBuf, WORD};
 
 use crate::error::{PoolError, Result};
 use crate::leftovers::{Due, Order};
-use crate::lock::{self, Held, LeftLock, LeftLocks, LockedVersion, Owed, Together, lock_owner};
+use crate::lock::{self, Awaited, Held, LeftLock, LeftLocks, LockedVersion, Owed, Together, lock_owner};
 use crate::pool::Pool;
 use crate::process::AttachSlot;
 
@@ -67,11 +68,16 @@ impl<'p> RemoteLock<'p> {
     }
 
     /// Requires `page` to be written before the lock is given back, in any case: others may already see parts
-    /// of the change.
-    pub fn owe(&self, page: &PageBuf) {
+    /// of the change. If the lock is left, it stays until `after` has happened.
+    pub fn owe(&self, page: &PageBuf, after: Option<Arc<dyn Awaited>>) {
         // The lock is the first word of the page.
         let words = page.words()[1..].iter().map(|word| word.load(Relaxed)).collect();
-        *self.owed.borrow_mut() = Some(Owed { to: self.at.add(WORD as u64), words });
+        *self.owed.borrow_mut() = Some(Owed { to: self.at.add(WORD as u64), words, after });
+    }
+
+    /// Word while the lock is held.
+    pub fn locked_word(&self) -> u64 {
+        self.held().locked_word()
     }
 
     /// Gives the lock back with a new version; retries until `deadline`.
@@ -85,12 +91,13 @@ impl<'p> RemoteLock<'p> {
     }
 
     /// Writes all words of `page` but the first behind the lock word and gives the lock back, in one chain;
-    /// retries until `deadline`.
+    /// retries until `deadline`. What the page had to wait for has happened.
     ///
     /// # Errors
     /// Errors of the verbs; the lock is then left, and the page is written when it is given back.
     pub async fn write_unlock<E: Endpoint>(self, ep: &E, page: &PageBuf, deadline: Nanos) -> Result<()> {
-        self.owe(page);
+        let after = self.owed.borrow_mut().take().and_then(|owed| owed.after);
+        self.owe(page, after);
         self.write_owed(ep, Together::Chain, deadline).await
     }
 
@@ -106,7 +113,7 @@ impl<'p> RemoteLock<'p> {
         words: &[u64],
         deadline: Nanos,
     ) -> Result<()> {
-        self.write_words(ep, Owed { to, words: words.into() }, Together::Chain, deadline).await
+        self.write_words(ep, Owed { to, words: words.into(), after: None }, Together::Chain, deadline).await
     }
 
     /// Writes `words`, which end at the lock word, and gives the lock back by the same WRITE; retries until
@@ -116,7 +123,8 @@ impl<'p> RemoteLock<'p> {
     /// Errors of the verbs; the lock is then left, and the words are written when it is given back.
     pub async fn write_back<E: Endpoint>(self, ep: &E, words: &[u64], deadline: Nanos) -> Result<()> {
         let to = GlobalAddr::new(self.at.server(), self.at.offset() - (words.len() * WORD) as u64);
-        self.write_words(ep, Owed { to, words: words.into() }, Together::OneWrite, deadline).await
+        self.write_words(ep, Owed { to, words: words.into(), after: None }, Together::OneWrite, deadline)
+            .await
     }
 
     async fn write_words<E: Endpoint>(
@@ -248,6 +256,11 @@ impl Pool {
         self.inner.left_locks.any()
     }
 
+    /// Whether there are left locks but those whose pages wait for something.
+    pub fn has_left_locks_due(&self) -> bool {
+        self.inner.left_locks.has(LeftLock::may_be_given_back)
+    }
+
     /// Gives back the locks that this process left, in order, as far as they are due. Does nothing while
     /// another call runs.
     ///
@@ -255,7 +268,8 @@ impl Pool {
     /// Errors of the verbs; remaining locks stay left.
     pub async fn give_back_left_locks<E: Endpoint>(&self, ep: &E) -> Result<()> {
         let Some(mut finishing) = self.inner.left_locks.begin() else { return Ok(()) };
-        while let Some(left) = finishing.next(ep.now(), self.verbs_take(), Order::AsLeft) {
+        let (verbs_take, may) = (self.verbs_take(), LeftLock::may_be_given_back);
+        while let Some(left) = finishing.next_of(ep.now(), verbs_take, Order::AsLeft, may) {
             if let Err(error) = self.give_back_one(ep, &left).await {
                 finishing.failed();
                 return Err(error);

@@ -87,16 +87,26 @@ impl<T: Clone> Finishing<'_, T> {
     /// A leftover that is due at `now`, if verbs take at most `verbs_take`. Call [`done`](Self::done) or
     /// [`failed`](Self::failed) for it; otherwise its verbs count as in flight.
     pub fn next(&mut self, now: Nanos, verbs_take: Nanos, order: Order) -> Option<T> {
+        self.next_of(now, verbs_take, order, |_| true)
+    }
+
+    /// [`next`](Self::next) among those that `counts`.
+    pub fn next_of(
+        &mut self,
+        now: Nanos,
+        verbs_take: Nanos,
+        order: Order,
+        counts: impl Fn(&T) -> bool,
+    ) -> Option<T> {
         let mut list = self.of.list();
         for (_, due) in list.iter_mut() {
             if let Due::Later = due {
                 *due = Due::At(now.saturating_add(verbs_take));
             }
         }
-        let at = list.iter().position(|(_, due)| !matches!(due, Due::At(due) if now < *due))?;
-        if at > 0 && order == Order::AsLeft {
-            return None;
-        }
+        let is_due = |due: &Due| !matches!(due, Due::At(due) if now < *due);
+        let stops = |(left, due): &(T, Due)| counts(left) && (order == Order::AsLeft || is_due(due));
+        let at = list.iter().position(stops).filter(|&at| is_due(&list[at].1))?;
         let (left, _) = list.remove(at)?;
         list.push_front((left.clone(), Due::Later));
         Some(left)

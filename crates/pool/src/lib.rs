@@ -63,6 +63,7 @@ pub use error::{PoolError, Result};
 pub use held::{LOOKS_AT_HOLDER, RemoteLock};
 pub use layout::MIN_CHUNK;
 pub use leftovers::{Due, Finishing, Leftovers, Order};
+pub use lock::Awaited;
 pub use logs::{LogChange, LogPlace};
 pub use membership::ServerState;
 pub use notice::Attached;

@@ -66,11 +66,17 @@ impl LockedVersion {
     }
 }
 
+/// What must have happened before words are written. It lives until they are.
+pub trait Awaited: Send + Sync {
+    fn has_happened(&self) -> bool;
+}
+
 /// Words and their destination.
 #[derive(Clone)]
 pub(crate) struct Owed {
     pub to: GlobalAddr,
     pub words: Arc<[u64]>,
+    pub after: Option<Arc<dyn Awaited>>,
 }
 
 /// A lock that its operation did not give back.
@@ -80,6 +86,13 @@ pub(crate) struct LeftLock {
     pub lock: LockedVersion,
     pub owed: Option<Owed>,
     pub restores: bool,
+}
+
+impl LeftLock {
+    /// Whether what its page had to wait for has happened.
+    pub fn may_be_given_back(&self) -> bool {
+        self.owed.as_ref().and_then(|owed| owed.after.as_ref()).is_none_or(|after| after.has_happened())
+    }
 }
 
 /// Locks that this process left, in the order in which they are given back.
@@ -314,7 +327,7 @@ pub(crate) async fn write_words_unlock<E: Endpoint>(
 async fn try_write_words_unlock<E: Endpoint>(
     ep: &E,
     Held { at, lock }: Held,
-    Owed { to, words }: &Owed,
+    Owed { to, words, .. }: &Owed,
     together: Together,
 ) -> std::result::Result<(), FabricError> {
     let is_one = together == Together::OneWrite;

@@ -1,11 +1,14 @@
-//! The list of the logs in a pool: the root of the log of each index that has one.
+//! The list of the logs in a pool: the root of the log of each partition that has one, and who writes to it.
 //!
 //! ```text
-//! superblock of server 0 --> [checksum][number of logs] [index id][root of its log]...
+//! superblock of server 0 --> [checksum][number of logs] ([index id:32][partition:16][writer + 1:16][root of its log])...
 //! ```
 //! A change, under the catalog lock, writes a new block and then stores the word that leads to it, and persists each, so
 //! a writer that stops anywhere, or a loss of power, leaves the old list or the new one. What a log holds is no concern
 //! of the pool.
+//!
+//! A process becomes the *writer* of a log once the pages have all that the log held. So if the writer died, others
+//! leave alone what it had locked until an heir has redone its log.
 
 use pando_fabric::{Endpoint, GlobalAddr, MemoryServerId};
 
@@ -14,23 +17,43 @@ use crate::error::{PoolError, Result};
 use crate::io::{checksum, persist, read_words, until_answered, write_word_surely, write_words};
 use crate::layout::LOGS_AT;
 use crate::pool::Pool;
+use crate::process::AttachSlot;
 
-/// The log of one index.
+/// The log of one partition of an index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LogPlace {
     pub index_id: u32,
+    pub partition: u16,
+    /// The process whose changes it holds, if it holds any.
+    pub writer: Option<AttachSlot>,
     /// Address of the root of the log.
     pub root: GlobalAddr,
 }
 
-/// What happens to the log of an index.
+/// What happens to the log of a partition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LogChange {
-    Keep,
     /// It has the log with this root from now on.
     Set(GlobalAddr),
     /// It has none from now on.
     Remove,
+    /// This process writes to it from now on, if it has one.
+    Write,
+    /// This process no longer writes to it, if it did.
+    Leave,
+}
+
+impl LogPlace {
+    fn to_words(self) -> [u64; 2] {
+        let writer = self.writer.map_or(0, |slot| u64::from(slot.0) + 1);
+        [u64::from(self.index_id) | u64::from(self.partition) << 32 | writer << 48, self.root.raw()]
+    }
+
+    fn from_words([of, root]: [u64; 2]) -> Option<Self> {
+        let writer = ((of >> 48) as u16).checked_sub(1).map(AttachSlot);
+        let (index_id, partition) = (of as u32, (of >> 32) as u16);
+        Some(Self { index_id, partition, writer, root: GlobalAddr::from_raw(root)? })
+    }
 }
 
 /// Words before the logs.
@@ -69,45 +92,56 @@ impl Pool {
         if checksum(&words[1..], self.id() ^ at.raw()) != words[0] {
             return Err(corrupt(at));
         }
-        let log = |pair: &[u64; 2]| {
-            Some(LogPlace { index_id: u32::try_from(pair[0]).ok()?, root: GlobalAddr::from_raw(pair[1])? })
-        };
+        let log = |words: &[u64; 2]| LogPlace::from_words(*words);
         let logs = words[HEADER..].as_chunks().0.iter().map(log).collect::<Option<_>>();
         Ok((at, logs.ok_or_else(|| corrupt(at))?))
     }
 
-    /// Changes the log of an index; returns the root of the log that it had.
+    /// Changes logs of an index, by partition; returns those that it has no longer.
     ///
     /// # Errors
     /// A full pool; [`PoolError::CatalogUnknown`] if it is not known which list the pool has; errors of the catalog
     /// lock and of verbs.
-    pub async fn change_log<E: Endpoint>(
+    pub async fn change_logs<E: Endpoint>(
         &self,
         ep: &E,
         index_id: u32,
-        change: LogChange,
-    ) -> Result<Option<GlobalAddr>> {
-        self.change_catalog(ep, async || self.change_log_locked(ep, index_id, change).await).await
+        changes: &[(usize, LogChange)],
+    ) -> Result<Vec<LogPlace>> {
+        self.change_catalog(ep, async || self.change_logs_locked(ep, index_id, changes).await).await
     }
 
-    /// [`Pool::change_log`] for a caller that holds the catalog lock.
-    pub(crate) async fn change_log_locked<E: Endpoint>(
+    /// [`Pool::change_logs`] for a caller that holds the catalog lock.
+    pub(crate) async fn change_logs_locked<E: Endpoint>(
         &self,
         ep: &E,
         index_id: u32,
-        change: LogChange,
-    ) -> Result<Option<GlobalAddr>> {
+        changes: &[(usize, LogChange)],
+    ) -> Result<Vec<LogPlace>> {
+        if changes.is_empty() {
+            return Ok(Vec::new());
+        }
+        let mine = self.writer_slot()?;
         let (old, before) = self.list_of_logs(ep).await?;
-        let had = before.iter().find(|log| log.index_id == index_id).map(|log| log.root);
-        let others = before.iter().copied().filter(|log| log.index_id != index_id);
-        let logs: Vec<LogPlace> = match change {
-            LogChange::Keep => return Ok(had),
-            LogChange::Remove if had.is_none() => return Ok(None),
-            LogChange::Remove => others.collect(),
-            LogChange::Set(root) => others.chain([LogPlace { index_id, root }]).collect(),
-        };
-        self.replace_logs(ep, (!old.is_null()).then(|| (old, bytes_of_list(before.len()))), &logs).await?;
-        Ok(had)
+        let (mut logs, mut removed) = (before.clone(), Vec::new());
+        for &(partition, change) in changes {
+            let partition = u16::try_from(partition).expect("no index has as many boundaries");
+            let at = logs.iter().position(|log| log.index_id == index_id && log.partition == partition);
+            if let (LogChange::Set(_) | LogChange::Remove, Some(at)) = (change, at) {
+                removed.push(logs.remove(at));
+            }
+            match (change, at) {
+                (LogChange::Set(root), _) => logs.push(LogPlace { index_id, partition, writer: None, root }),
+                (LogChange::Write, Some(at)) => logs[at].writer = Some(mine),
+                (LogChange::Leave, Some(at)) if logs[at].writer == Some(mine) => logs[at].writer = None,
+                _ => {}
+            }
+        }
+        if logs != before {
+            self.replace_logs(ep, (!old.is_null()).then(|| (old, bytes_of_list(before.len()))), &logs)
+                .await?;
+        }
+        Ok(removed)
     }
 
     /// Stores a new list in place of the one in block `old`.
@@ -122,7 +156,7 @@ impl Pool {
         if !logs.is_empty() {
             new = self.alloc(ep, Placement::Prefer(MemoryServerId(0)), bytes_of_list(logs.len())).await?;
             let mut words = vec![0, logs.len() as u64];
-            logs.iter().for_each(|log| words.extend([u64::from(log.index_id), log.root.raw()]));
+            logs.iter().for_each(|log| words.extend(log.to_words()));
             words[0] = checksum(&words[1..], self.id() ^ new.raw());
             until_answered(ep, deadline, async || write_words(ep, new, &words).await).await?;
             persist(ep, new, bytes_of_list(logs.len()), deadline).await?;
@@ -141,5 +175,21 @@ impl Pool {
     pub async fn logs_block<E: Endpoint>(&self, ep: &E) -> Result<Option<(GlobalAddr, u64)>> {
         let (at, logs) = self.list_of_logs(ep).await?;
         Ok((!at.is_null()).then(|| (at, bytes_of_list(logs.len()))))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_place_comes_back_and_lists_from_before_partitions_had_logs_are_understood() {
+        let root = GlobalAddr::new(MemoryServerId(3), 4096);
+        for writer in [None, Some(AttachSlot(0)), Some(AttachSlot(0x7fff))] {
+            let place = LogPlace { index_id: u32::MAX, partition: u16::MAX, writer, root };
+            assert_eq!(LogPlace::from_words(place.to_words()), Some(place));
+        }
+        let old = LogPlace { index_id: 7, partition: 0, writer: None, root };
+        assert_eq!(LogPlace::from_words([7, root.raw()]), Some(old));
     }
 }

@@ -12,12 +12,14 @@
 //!   another node in its place shows a move. Otherwise no other process has seen any of the change.
 //! - An owned node is written by its owner only, which just takes over the lock. So the nodes that are
 //!   repaired cross an end of this compute server's range, and are repaired from remote memory.
-//! - The leaves and nodes that only the dead process used are lost with its cache.
+//! - A process with a log has said there what was to come of the nodes that it had locked (`redo.rs`). So they are left
+//!   alone until its heir has redone the log.
+//! - Without a log, the leaves and nodes that only the dead process used are lost with its cache.
 
 use std::sync::atomic::Ordering::Relaxed;
 
 use pando_fabric::{Endpoint, GlobalAddr, PageBuf, outlined};
-use pando_pool::{AttachSlot, LOOKS_AT_HOLDER};
+use pando_pool::{AttachSlot, LOOKS_AT_HOLDER, LogPlace};
 
 use crate::descent::{read, refresh};
 use crate::error::{Attempt, DexError, Result, Retry};
@@ -47,7 +49,7 @@ enum Fate {
 pub(crate) async fn settle_locks<L: Layout, E: Endpoint>(tree: &Tree<L>, ctx: Ctx<'_, E>) -> Result<()> {
     // Boxed, as rare paths, to keep the futures of operations small.
     if tree.pool.has_left_locks() {
-        let _ = outlined(Box::pin(tree.pool.give_back_left_locks(ctx.ep))).await;
+        let _ = outlined(Box::pin(unfinished::give_back_left_locks(tree, ctx))).await;
     }
     if unfinished::is_any(tree) {
         tree.cache.end_cut_off(ctx.ep.now());
@@ -66,7 +68,8 @@ async fn look_after_suspects<L: Layout, E: Endpoint>(tree: &Tree<L>, ctx: Ctx<'_
             None => Ok(true),
             Some(_) => tree.pool.is_abandoned(ctx.ep, suspect.holder).await,
         };
-        if !matches!(is_gone, Ok(true)) {
+        if !matches!(is_gone, Ok(true)) || !matches!(awaits_heir(tree, ctx, suspect.holder).await, Ok(false))
+        {
             continue;
         }
         match put_right(tree, ctx, addr, suspect.holder).await {
@@ -77,6 +80,16 @@ async fn look_after_suspects<L: Layout, E: Endpoint>(tree: &Tree<L>, ctx: Ctx<'_
         }
     }
     Ok(())
+}
+
+/// Whether the log of a dead process is still to be redone. What it had locked is left to its heir until then.
+async fn awaits_heir<L: Layout, E: Endpoint>(
+    tree: &Tree<L>,
+    ctx: Ctx<'_, E>,
+    gone: AttachSlot,
+) -> Result<bool> {
+    let is_of = |log: &LogPlace| log.index_id == tree.config.index_id && log.writer == Some(gone);
+    Ok(tree.pool.logs(ctx.ep).await?.iter().any(is_of))
 }
 
 /// Takes over the lock of a node from a dead process, and makes the node agree with its parent.

@@ -81,16 +81,33 @@ pub(crate) async fn finish_some<L: Layout, E: Endpoint>(tree: &Tree<L>, ctx: Ctx
 /// As for [`finish_unlinked`].
 pub(crate) async fn finish_all<L: Layout, E: Endpoint>(tree: &Tree<L>, ctx: Ctx<'_, E>) -> Result<()> {
     let patience = Patience::new(tree.config.patience_ns.saturating_add(tree.pool.verbs_take()));
-    let is_done = || !is_any(tree) && !tree.pool.has_left_locks();
-    while !is_done() {
-        tree.pool.give_back_left_locks(ctx.ep).await?;
+    let is_done = || !is_any(tree) && !tree.pool.has_left_locks_due();
+    loop {
+        give_back_left_locks(tree, ctx).await?;
+        if is_done() {
+            return Ok(());
+        }
         tree.cache.end_cut_off(ctx.ep.now());
         finish_some(tree, ctx).await?;
         if !is_done() {
             patience.wait(ctx.ep, "what operations that were cut off left").await?;
         }
     }
-    Ok(())
+}
+
+/// Gives back the locks that this process left. Those of pages with records wait for these, so the log comes first.
+///
+/// # Errors
+/// Errors of the log and of verbs; remaining locks stay left.
+pub(crate) async fn give_back_left_locks<L: Layout, E: Endpoint>(
+    tree: &Tree<L>,
+    ctx: Ctx<'_, E>,
+) -> Result<()> {
+    if !tree.pool.has_left_locks() {
+        return Ok(());
+    }
+    journal::settled(tree, ctx, journal::clock(tree)).await?;
+    Ok(tree.pool.give_back_left_locks(ctx.ep).await?)
 }
 
 /// First step, before the ticket is dropped; idempotent.
@@ -100,7 +117,8 @@ async fn prepare<L: Layout, E: Endpoint>(tree: &Tree<L>, ctx: Ctx<'_, E>, left: 
             forget::forget_copies(tree, ctx, *node, tree.layout.key(key)?).await
         }
         Unfinished::Logged(logged) => write_logged(tree, ctx, logged).await,
-        Unfinished::Unlinked(Unlinked { parent: Some((parent, words)), .. }) => {
+        Unfinished::Unlinked(Unlinked { parent: Some((parent, words)), gsn, .. }) => {
+            journal::settled(tree, ctx, *gsn).await?;
             let page = ctx.ep.buffer(tree.layout.node_size());
             words.iter().enumerate().for_each(|(word, &value)| page.set(word, value));
             refresh::install(tree, ctx, *parent, &page).await?;

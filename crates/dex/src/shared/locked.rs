@@ -4,10 +4,13 @@
 //! tell the state of the node by its digests (`layout/digest.rs`), and `recovery/dead_holders.rs` completes
 //! or discards the change that it was part of.
 
+use std::cell::OnceCell;
+use std::sync::Arc;
+
 use pando_cache::defect::Defect;
 use pando_cache::sync::Word;
 use pando_fabric::defect::defect;
-use pando_fabric::{Endpoint, GlobalAddr, Nanos, PageBuf};
+use pando_fabric::{Endpoint, GlobalAddr, Nanos, PageBuf, WORD};
 use pando_pool::{LOOKS_AT_HOLDER, PoolError, RemoteLock};
 
 use crate::descent::{read, refresh};
@@ -15,6 +18,7 @@ use crate::error::{Attempt, DexError, Result, Retry};
 use crate::layout::digest::{self, DIGESTS, own_copy};
 use crate::layout::{Layout, header};
 use crate::node::HasWords;
+use crate::tree::journal::{self, Promised};
 use crate::tree::{Ctx, Tree, clear, count};
 
 /// A shared node that this worker has locked, with the bytes of remote memory.
@@ -26,12 +30,15 @@ pub(crate) struct LockedNode<'t> {
     /// that is ahead of these bytes.
     pub is_shared: bool,
     pub page: PageBuf,
+    /// The record of its change, which the log must have before the page is written.
+    promised: OnceCell<Arc<Promised>>,
 }
 
 impl<'t> LockedNode<'t> {
     /// A locked node whose `page` equals its remote copy.
     pub fn new(lock: RemoteLock<'t>, page: PageBuf) -> Self {
-        Self { lock, before: Some(digest::digest(page.words())), is_shared: true, page }
+        let before = Some(digest::digest(page.words()));
+        Self { lock, before, is_shared: true, page, promised: OnceCell::new() }
     }
 
     pub fn words(&self) -> &[Word] {
@@ -51,7 +58,21 @@ impl<'t> LockedNode<'t> {
     /// happens.
     pub fn owe(&self) {
         self.note_digests();
-        self.lock.owe(&self.page);
+        self.lock.owe(&self.page, self.promised.get().map(|promised| Arc::clone(promised) as _));
+    }
+
+    /// [`LockedNode::owe`], once the log has the record.
+    pub fn owe_after(&self, promised: Arc<Promised>) {
+        let _ = self.promised.set(promised);
+        self.owe();
+    }
+
+    /// The page as it is to be written, behind the word of its lock.
+    pub fn image(&self) -> Vec<u8> {
+        self.note_digests();
+        let mut bytes = journal::bytes_of(self.page.words());
+        bytes[..WORD].copy_from_slice(&self.lock.locked_word().to_le_bytes());
+        bytes
     }
 
     /// Puts the digests of the old and the new bytes into word 7.
@@ -138,7 +159,7 @@ pub(crate) async fn lock_unread<'t, L: Layout, E: Endpoint>(
     let lock = lock_word(tree, ctx, addr).await?;
     let page = ctx.ep.buffer(tree.layout.node_size());
     clear(&page);
-    Ok(LockedNode { lock, before: None, is_shared: false, page })
+    Ok(LockedNode { lock, before: None, is_shared: false, page, promised: OnceCell::new() })
 }
 
 /// Whether a frame has an owned copy of the node, or that cannot be told.
@@ -198,8 +219,19 @@ pub(crate) async fn write_unlock<L: Layout, E: Endpoint>(
         ctx.ep.write_word(addr, version).await?;
     }
     node.note_digests();
+    // If this fails, the dropped lock is left with the page.
+    let settled = match node.promised.get() {
+        Some(promised) => journal::settled(tree, ctx, promised.gsn).await,
+        None => Ok(()),
+    };
     let LockedNode { lock, page, .. } = node;
-    let written = lock.write_unlock(ctx.ep, &page, deadline(tree, ctx)).await;
+    let written = match settled {
+        Ok(()) => lock.write_unlock(ctx.ep, &page, deadline(tree, ctx)).await.map_err(DexError::from),
+        Err(error) => {
+            drop(lock);
+            Err(error)
+        }
+    };
     page.set(header::REMOTE_VERSION, version);
     refresh::install(tree, ctx, addr, &page).await?;
     ctx.ep.recycle(page);

@@ -295,6 +295,7 @@ async fn merge_under_shared<L: Layout, E: Endpoint>(
     let (left, right) = (addr_of(pair.left)?, addr_of(pair.right)?);
     let level = tree.node(pair.left).level();
     let parent_addr = addr_of(parent)?;
+    let room = room::for_nodes(tree, ctx).await?;
     // The parent stays cached, so that its copy is replaced below. Another worker could READ an old copy
     // while this one waits for the lock, and admit it after that; it would still lead to the freed node.
     let _parent_pin = parent.frame.pin(parent.version)?;
@@ -313,17 +314,21 @@ async fn merge_under_shared<L: Layout, E: Endpoint>(
     };
     // 2. Merge in the cache. The ticket of the right node keeps operations away from it.
     let separator = above.key_at(at);
-    let ticket = match merge_latched(tree, ctx, &pair, &separator) {
-        Ok((ticket, _)) => ticket,
+    let merged = merge_latched(tree, ctx, &pair, &separator).map(|(ticket, _left_guard)| {
+        tree.node_mut(&parent).inner_remove(at);
+        let gsn = journal::note_shared(tree, room, &[pair.left.frame], [&parent], &[right]);
+        Unlinked::new(ticket).logged(gsn)
+    });
+    let unlinked = match merged {
+        Ok(unlinked) => unlinked,
         Err(retry) => {
             locked::unlock_unchanged(tree, ctx, parent).await?;
             return Err(retry);
         }
     };
     // 3. WRITE and unlock the parent in one chain, and only then drop the ticket and free the block.
-    tree.node_mut(&parent).inner_remove(at);
     count(&tree.smo_counters.merges);
-    let unlinked = unfinished::write_unlinked(tree, ctx, parent, Unlinked::new(ticket)).await?;
+    let unlinked = unfinished::write_unlinked(tree, ctx, parent, unlinked).await?;
     unfinished::finish_unlinked(tree, ctx, unlinked).await?;
     Ok(Merge::Done)
 }

@@ -10,10 +10,12 @@ use pando_fabric::{Endpoint, GlobalAddr};
 use crate::descent::read;
 use crate::error::{Attempt, Retry};
 use crate::layout::{Layout, NodeInit};
+use crate::recovery::room;
 use crate::shared::locked::{self, LockedNode};
 use crate::shared::parent;
 use crate::smo::cut::{Cut, Pending, Separator, SplitAt};
 use crate::smo::split::{self, Split};
+use crate::tree::journal::{self, Room};
 use crate::tree::new_node::{self, NewNode};
 use crate::tree::{Ctx, Tree, VersionedNode, clear, count};
 
@@ -32,13 +34,15 @@ pub(crate) async fn split_under_shared<L: Layout, E: Endpoint>(
     let addr = tree.node(node).addr().ok_or(Retry::Restart)?;
     let parent_addr = tree.node(parent).addr().ok_or(Retry::Restart)?;
     parent.validate()?;
+    let room = room::for_nodes(tree, ctx).await?;
     let _pin = node.frame.pin(node.version)?;
     let new = new_node::new_node(tree, ctx, level, new_node::near(tree, level, addr, parent_addr)).await?;
     let free = tree.cache.allocate(ctx.worker, ctx.ep, tree.shape()).await?;
     // 1. Lock the parent and check that it still is the parent.
     let parent = parent::lock_parent(tree, ctx, parent_addr, key, addr, level).await?;
     // 2. Split the node in the cache, and enter the separator into the parent's bytes.
-    match split_into_parent(tree, node.frame, addr, &parent, free, &new, cut) {
+    let below = Below { frame: node.frame, addr, free, new: &new };
+    match split_into_parent(tree, below, &parent, cut, room) {
         Ok(Split::Done) => {
             new.link();
             // 3. WRITE and unlock the parent in one chain.
@@ -53,15 +57,21 @@ pub(crate) async fn split_under_shared<L: Layout, E: Endpoint>(
     }
 }
 
+/// A node below a shared parent, and what its new right neighbour gets.
+struct Below<'t, 'n, L: Layout> {
+    frame: FrameRef<'t>,
+    addr: GlobalAddr,
+    free: FreeFrame<'t>,
+    new: &'n NewNode<'t, L>,
+}
+
 /// The latched part of [`split_under_shared`]: changes the cached node and the locked parent's bytes.
 fn split_into_parent<'t, L: Layout>(
     tree: &'t Tree<L>,
-    frame: FrameRef<'t>,
-    addr: GlobalAddr,
+    Below { frame, addr, free, new }: Below<'t, '_, L>,
     parent: &LockedNode<'_>,
-    free: FreeFrame<'t>,
-    new: &NewNode<'_, L>,
     cut: Cut<'_>,
+    room: Room<'_>,
 ) -> Attempt<Split> {
     let mut guard = frame.exclusive()?;
     let page = tree.node(frame);
@@ -73,17 +83,20 @@ fn split_into_parent<'t, L: Layout>(
         return Err(Retry::Restart);
     };
     let result = match tree.node(parent).has_room(&separator.key, 0) {
-        true => split::split_latched(tree, frame, free, new.addr(), at, &separator.key).map(|_| Split::Done),
-        false => Ok(Split::ParentFull(Separator { rising: false, ..separator.clone() })),
+        true => split::split_latched(tree, frame, free, new.addr(), at, &separator.key).map(Ok),
+        false => Ok(Err(Split::ParentFull(Separator { rising: false, ..separator.clone() }))),
     };
-    if !matches!(result, Ok(Split::Done)) {
-        guard.release_unchanged();
-        return result;
-    }
-    let separator = separator.key;
+    let (right, _right_guard) = match result {
+        Ok(Ok(right)) => right,
+        other => {
+            guard.release_unchanged();
+            return other.map(|full| full.err().expect("the node was not split"));
+        }
+    };
     guard.mark_dirty();
-    tree.node_mut(parent).link(&separator, new.addr().raw());
-    result
+    tree.node_mut(parent).link(&separator.key, new.addr().raw());
+    journal::note_shared(tree, room, &[frame, right], [parent], &[]);
+    Ok(Split::Done)
 }
 
 /// Splits a shared node: writes the new right half, the parent and the node through, under both locks.
@@ -100,6 +113,7 @@ pub(crate) async fn split_shared<L: Layout, E: Endpoint>(
     let parent_addr = tree.node(parent).addr().ok_or(Retry::Restart)?;
     node.validate()?;
     parent.validate()?;
+    let room = room::for_nodes(tree, ctx).await?;
     // 1. Lock the parent, then the node, and READ both.
     let new = new_node::new_node(tree, ctx, level, new_node::near(tree, level, addr, parent_addr)).await?;
     let [node, parent] = parent::lock_both(tree, ctx, key, addr, level, parent_addr).await?;
@@ -126,6 +140,7 @@ pub(crate) async fn split_shared<L: Layout, E: Endpoint>(
     new.link();
     read::mark_shared(tree, &tree.view(ctx), &node.page);
     node.owe();
+    journal::note_shared(tree, room, &[], [&parent, &node], &[]);
     locked::write_unlock(tree, ctx, parent).await?;
     locked::write_unlock(tree, ctx, node).await?;
     count(&tree.smo_counters.splits);
@@ -145,6 +160,7 @@ pub(crate) async fn grow_shared_root<L: Layout, E: Endpoint>(
         new_node::new_node(tree, ctx, level, addr).await?,
         new_node::new_node(tree, ctx, level, addr).await?,
     );
+    let room = room::for_nodes(tree, ctx).await?;
     // 1. Lock the root and check that it is still full.
     let root = locked::lock_node(tree, ctx, addr).await?;
     let node = tree.node(&root);
@@ -182,6 +198,7 @@ pub(crate) async fn grow_shared_root<L: Layout, E: Endpoint>(
     read::mark_shared(tree, &tree.view(ctx), &root.page);
     left.link();
     right.link();
+    journal::note_shared(tree, room, &[], [&root], &[]);
     locked::write_unlock(tree, ctx, root).await?;
     count(&tree.smo_counters.root_changes);
     Ok(Split::Done)
