@@ -114,9 +114,10 @@ impl Settings {
             Durability::Off if self.standby => Err(Failure::bad_input(
                 "a standby takes over only what is in a log; --durability process keeps one",
             )),
-            Durability::Off => Ok(durability),
-            _ if self.compute_servers.is_some_and(|servers| servers > 1) => {
-                Err(Failure::bad_input("an index with a log has one compute server"))
+            Durability::Group(_) | Durability::Immediate
+                if self.compute_servers.is_some_and(|servers| servers > 1) =>
+            {
+                Err(Failure::bad_input("an index that is to survive a loss of power has one compute server"))
             }
             _ => Ok(durability),
         }
@@ -390,7 +391,12 @@ impl Running {
     }
 
     /// Starts a new standby in place of each compute server that was killed.
-    fn replace_compute(&mut self, plan: &Plan, addresses: &[String]) -> Result<(), Failure> {
+    fn replace_compute(
+        &mut self,
+        plan: &Plan,
+        addresses: &[String],
+        partitions: usize,
+    ) -> Result<(), Failure> {
         for (number, process) in self.compute.iter_mut().enumerate() {
             if !process.was_killed() {
                 continue;
@@ -399,7 +405,7 @@ impl Running {
             let _ = writeln!(stderr(), "{} was killed; a new standby is started", process.name);
             // It has told what it had to.
             let _ = process.end();
-            *process = start_standby(plan, addresses, number)?;
+            *process = start_standby(plan, addresses, partitions, number)?;
         }
         Ok(())
     }
@@ -422,8 +428,8 @@ pub fn run(args: &UpArgs) -> Result<(), Failure> {
     let addresses = start_memory_servers(&plan, &mut running)?;
     let partitions = make_index(&plan, &addresses)?;
     start_compute_servers(&plan, &addresses, partitions, &mut running)?;
-    if plan.standby {
-        running.compute.push(start_standby(&plan, &addresses, plan.compute_servers)?);
+    for number in (plan.compute_servers..2 * plan.compute_servers).filter(|_| plan.standby) {
+        running.compute.push(start_standby(&plan, &addresses, partitions, number)?);
     }
     // The reader may be gone.
     let _ = stdout().write_all(summary(&plan, &addresses, &running).as_bytes());
@@ -432,7 +438,7 @@ pub fn run(args: &UpArgs) -> Result<(), Failure> {
             break None;
         }
         if plan.standby {
-            running.replace_compute(&plan, &addresses)?;
+            running.replace_compute(&plan, &addresses, partitions)?;
         }
         if let Some(who) = running.who_ended(plan.standby) {
             break Some(who);
@@ -508,31 +514,41 @@ fn start_compute_servers(
     running: &mut Running,
 ) -> Result<(), Failure> {
     for number in 0..plan.compute_servers {
-        let mut command = compute_server(plan, addresses, number)?;
-        if plan.durability == Durability::Off {
-            let own = share(partitions, plan.compute_servers, number);
-            let own: Vec<String> = own.map(|partition| partition.to_string()).collect();
-            command.args(["--partition", &own.join(",")]);
-        }
+        let command = compute_server(plan, addresses, partitions, number)?;
         running.compute.push(Process::start(format!("compute server {number}"), command)?);
     }
     Ok(())
 }
 
-/// Starts a compute server that takes over when the owner of the index ends.
-fn start_standby(plan: &Plan, addresses: &[String], number: usize) -> Result<Process, Failure> {
-    let mut command = compute_server(plan, addresses, number)?;
+/// Starts a compute server that takes over when the owner of its keys ends.
+fn start_standby(
+    plan: &Plan,
+    addresses: &[String],
+    partitions: usize,
+    number: usize,
+) -> Result<Process, Failure> {
+    let mut command = compute_server(plan, addresses, partitions, number)?;
     command.arg("--standby");
     Process::start_standby(format!("compute server {number}"), command)
 }
 
-/// Command of a compute server for all partitions.
-fn compute_server(plan: &Plan, addresses: &[String], number: usize) -> Result<Command, Failure> {
+/// Command of a compute server for its share of the partitions. Those beyond the first are standbys, in the same order.
+fn compute_server(
+    plan: &Plan,
+    addresses: &[String],
+    partitions: usize,
+    number: usize,
+) -> Result<Command, Failure> {
     let mut command = plan.command("compute-server", plan.memory_servers + number)?;
     command.args(["--listen", &plan.address(plan.port, plan.memory_servers + number)?]);
     command.args(["--memory", &addresses.join(","), "--index", &plan.index]);
     command.args(["--threads", &plan.threads.to_string(), "--cache", &plan.cache.to_string()]);
     command.args(["--durability", &plan.durability.to_string()]);
+    if plan.compute_servers > 1 || plan.durability == Durability::Off {
+        let own = share(partitions, plan.compute_servers, number % plan.compute_servers);
+        let own: Vec<String> = own.map(|partition| partition.to_string()).collect();
+        command.args(["--partition", &own.join(",")]);
+    }
     if let Some(file) = &plan.said.operation_secret_file {
         command.arg("--operation-secret-file").arg(file);
     }

@@ -12,11 +12,11 @@
 use pando_fabric::{Endpoint, GlobalAddr, PageBuf, WORD, join_all};
 use pando_log::{Change, Contents, Entry, PagePlan, Rewrite, persist_all, plan};
 use pando_pool::ValueRef;
-use pando_pool::lock::unlock_word;
+use pando_pool::lock::{unlock_word, unlocked_version};
 
 use crate::error::{DexError, Result};
 use crate::layout::{Layout, Stored};
-use crate::node::NodeMut;
+use crate::node::{Node, NodeMut};
 
 /// Numbers of a recovery.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -78,6 +78,36 @@ pub async fn redo<L: Layout, E: Endpoint>(
     rewrite.finish(ep).await?;
     persist_all(ep).await?;
     Ok(redone)
+}
+
+/// Gives back the locks of inner nodes of an index that no process uses, all of whose logs were redone. Their holders died,
+/// and had not begun to write what was to come. Returns the number of nodes.
+///
+/// # Errors
+/// [`DexError::Corrupt`]; errors of the fabric, after which it can be done again.
+pub async fn give_back_locks<L: Layout, E: Endpoint>(ep: &E, layout: L, root: GlobalAddr) -> Result<u64> {
+    let (mut unlocked, mut to_read) = (0, vec![root]);
+    while !to_read.is_empty() {
+        let some = to_read.split_off(to_read.len().saturating_sub(AT_ONCE));
+        let reads = some.iter().map(|&addr| ep.read(addr, ep.buffer(layout.node_size())));
+        for (addr, page) in some.iter().copied().zip(join_all(reads).await) {
+            let page = page?;
+            let node = Node::new(&layout, page.words());
+            layout.verify(node.words()).map_err(|reason| DexError::Corrupt { addr, reason })?;
+            if unlocked_version(page.get(0)).is_none() && node.level() > 0 {
+                ep.write_word(addr, unlock_word(page.get(0))).await?;
+                unlocked += 1;
+            }
+            if node.level() > 1 {
+                let children = (0..=node.count()).map(|i| node.child_addr(i));
+                let reason = "a child that is no address";
+                to_read
+                    .extend(children.collect::<Option<Vec<_>>>().ok_or(DexError::Corrupt { addr, reason })?);
+            }
+            ep.recycle(page);
+        }
+    }
+    Ok(unlocked)
 }
 
 /// The word of the lock at the front of the image of a shared node.

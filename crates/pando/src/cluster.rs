@@ -90,7 +90,7 @@ fn clear_logs(shared: &Shared) -> Result<()> {
     if shared.read_only() {
         return Ok(());
     }
-    let cleared = shared.with_endpoint(|ep| logs::drop_stray(shared, ep));
+    let cleared = shared.with_endpoint(|ep| logs::clear(shared, ep));
     if cleared.is_err() {
         shared.with_endpoint(|ep| Ok(block_on(ep, shared.pool.detach(ep))?))?;
     }

@@ -4,12 +4,13 @@
 //! pages are brought to its end. Then all indexes are walked, and exactly their blocks are allocated. A
 //! recovery that is killed as well is begun anew.
 
+use std::collections::BTreeSet;
 use std::time::Instant;
 
 use pando_dex::audit::Report;
 use pando_elf_remote::{audit_table, is_elf};
 use pando_fabric::GlobalAddr;
-use pando_pool::IndexRecord;
+use pando_pool::{IndexRecord, LogPlace};
 use pando_rt::block_on;
 
 use crate::error::{Error, Result};
@@ -47,7 +48,13 @@ fn has_all_logs(shared: &Shared, ep: &AnyEndpoint) -> Result<bool> {
     let logs = block_on(ep, shared.pool.logs(ep))?;
     let records = block_on(ep, shared.pool.list_indexes(ep))?;
     let was_open = |record: &IndexRecord| !record.root.is_null() && record.owners.iter().any(Option::is_some);
-    let has_log = |record: &IndexRecord| logs.iter().any(|log| log.index_id == record.id);
+    let has_log = |record: &IndexRecord| {
+        let is_logged = |partition| {
+            let is_it = |log: &LogPlace| log.index_id == record.id && usize::from(log.partition) == partition;
+            record.owners[partition].is_none() || logs.iter().any(is_it)
+        };
+        (0..record.owners.len()).all(is_logged)
+    };
     // A process that was killed early has none yet.
     let keeps_logs = shared.config.durability != Durability::Off || !logs.is_empty();
     Ok(keeps_logs && records.iter().all(|record| !was_open(record) || has_log(record)))
@@ -56,7 +63,8 @@ fn has_all_logs(shared: &Shared, ep: &AnyEndpoint) -> Result<bool> {
 fn redo_all(shared: &Shared, ep: &AnyEndpoint) -> Result<Recovery> {
     let records = block_on(ep, shared.pool.list_indexes(ep))?;
     let (mut recovery, mut redone) = (Recovery::default(), Vec::<RedoneLog>::new());
-    // 1. Bring the pages of each index to the end of its log.
+    // 1. Bring the pages of each index to the end of its logs.
+    let mut indexes = BTreeSet::new();
     for place in block_on(ep, shared.pool.logs(ep))? {
         let Some(record) = records.iter().find(|record| record.id == place.index_id) else { continue };
         let pages = |done, total| shared.config.report_recovery(RecoveryProgress::Pages { done, total });
@@ -64,6 +72,15 @@ fn redo_all(shared: &Shared, ep: &AnyEndpoint) -> Result<Recovery> {
         let log = redo::redo(ep, contents, record, pages)?;
         recovery.add(&log);
         redone.push(log);
+        indexes.insert(record.id);
+    }
+    recovery.indexes = indexes.len();
+    for record in
+        records.iter().filter(|record| indexes.contains(&record.id) && !record.boundaries.is_empty())
+    {
+        with_layout!(node_layout_of(record)?, |layout| {
+            block_on(ep, pando_dex::give_back_locks(ep, layout, record.root))?
+        });
     }
     // 2. Allocate exactly what is in use, and forget the dead process.
     let blocks = blocks_in_use(shared, ep, &records)?;

@@ -52,11 +52,11 @@ pub struct IndexStats {
     pub log: Option<LogStats>,
 }
 
-/// State of the log of an index.
+/// State of the logs of an index: a sum over the compute servers of this process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct LogStats {
-    /// Number of its last record, counted since it was made.
+    /// Number of the last record, counted since the log was made.
     pub records: u64,
     /// Bytes of its blocks, and those in use until the next checkpoint.
     pub bytes: u64,

@@ -2,8 +2,9 @@
 //! opened each time: everything that was answered or read is there. With the feature `power`, answers wait for the
 //! disk, and each sector of the file that changed since it was last persisted may be lost with the process.
 //!
-//! In one of the plans the pool is in the memory of memory servers, reached by TCP, which stays when the process is
-//! killed. They take the process for dead after a while, and the next one that opens the index is its heir.
+//! In some of the plans the pool is in the memory of memory servers, reached by TCP, which stays when the process is
+//! killed. They take the process for dead after a while, and the next one that opens the index is its heir. In some, the
+//! process runs several compute servers, each with a log of its own.
 //!
 //! The process also drops, creates and loads an index, which is there as a whole or not at all.
 //!
@@ -42,13 +43,32 @@ struct Plan {
     slots: usize,
     /// Memory servers; 0 if the pool is a file.
     servers: usize,
+    /// Compute servers of the process, each with a log.
+    compute: usize,
 }
 
-const PLANS: [Plan; 4] = [
-    Plan { name: "integers", cache: 64 << 20, is_bytes: false, slots: 1, servers: 0 },
-    Plan { name: "integers, small cache", cache: 64 << 10, is_bytes: false, slots: 4, servers: 0 },
-    Plan { name: "bytes, small cache", cache: 128 << 10, is_bytes: true, slots: 1, servers: 0 },
-    Plan { name: "tcp, bytes, small cache", cache: 128 << 10, is_bytes: true, slots: 4, servers: 2 },
+const PLANS: [Plan; 7] = [
+    Plan { name: "integers", cache: 64 << 20, is_bytes: false, slots: 1, servers: 0, compute: 1 },
+    Plan {
+        name: "integers, small cache",
+        cache: 64 << 10,
+        is_bytes: false,
+        slots: 4,
+        servers: 0,
+        compute: 1,
+    },
+    Plan { name: "bytes, small cache", cache: 128 << 10, is_bytes: true, slots: 1, servers: 0, compute: 1 },
+    Plan {
+        name: "tcp, bytes, small cache",
+        cache: 128 << 10,
+        is_bytes: true,
+        slots: 4,
+        servers: 2,
+        compute: 1,
+    },
+    Plan { name: "three, small cache", cache: 64 << 10, is_bytes: false, slots: 4, servers: 0, compute: 3 },
+    Plan { name: "two, bytes", cache: 128 << 10, is_bytes: true, slots: 1, servers: 0, compute: 2 },
+    Plan { name: "tcp, three", cache: 128 << 10, is_bytes: false, slots: 4, servers: 2, compute: 3 },
 ];
 
 /// Time after which memory servers take a silent process for dead; a third of it without connections.
@@ -105,7 +125,8 @@ fn config(plan: &Plan, directory: &Path) -> Config {
         true => Durability::Immediate,
         false => Durability::Process,
     };
-    config.cache(plan.cache).create(Create::IfMissing).huge_pages(false).durability(durability)
+    let config = config.cache(plan.cache).create(Create::IfMissing).huge_pages(false).durability(durability);
+    if plan.compute > 1 { config.compute_servers(plan.compute) } else { config }
 }
 
 /// Starts the memory servers of a plan.
@@ -188,7 +209,9 @@ fn main() -> ExitCode {
     before_the_first_log();
     let only = std::env::var("KILLED_PLAN").ok();
     for (number, plan) in PLANS.iter().enumerate() {
-        if only.as_ref().is_none_or(|only| plan.name.starts_with(only.as_str())) {
+        let survives_power = plan.compute == 1;
+        let is_possible = survives_power || !cfg!(feature = "power");
+        if is_possible && only.as_ref().is_none_or(|only| plan.name.starts_with(only.as_str())) {
             run(number, times);
         }
     }
@@ -330,6 +353,8 @@ fn check_loaded(cluster: &Cluster, round: u64) -> u64 {
 
 fn index_of(cluster: &Cluster, plan: &Plan) -> Index {
     let options = if plan.is_bytes { IndexOptions::bytes() } else { IndexOptions::fixed(8, 8) };
+    // Small nodes, so that those that several compute servers share change often.
+    let options = if plan.compute > 1 { options.node_size(512) } else { options };
     match cluster.open_index_with("n", &OpenOptions::default().wait(WAIT)) {
         Err(Error::UnknownIndex { .. } | Error::BadIndex { .. }) => cluster.create_index("n", &options),
         opened => opened,
@@ -359,6 +384,7 @@ fn check(plan: &Plan, known: &Known, index: &Index, round: u64) {
 fn child(plan: &Plan, directory: &Path, round: u64) -> ExitCode {
     let cluster = Cluster::open(config(plan, directory)).expect("it opens");
     let index = index_of(&cluster, plan);
+    assert_eq!(index.compute_servers().expect("it is open"), plan.compute);
     let directory: PathBuf = directory.to_owned();
     thread::scope(|scope| {
         for thread in 0..THREADS {

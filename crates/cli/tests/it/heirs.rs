@@ -31,14 +31,20 @@ impl Cluster {
     fn new(grace: &str) -> Self {
         let place = Arc::new(Place::new());
         let memory = Daemon::memory_server(&place, &format!("--grace {grace}"));
-        place.ok(&format!("create --pool {} --index n", memory.pool()));
+        place.ok(&format!("create --pool {} --index n --boundaries @ --node-size 512", memory.pool()));
         Self { place, memory }
     }
 
     /// Starts a compute server, which stands by if there is one already; its address once it has taken over.
     fn compute_server(&self) -> thread::JoinHandle<Daemon> {
+        self.compute_server_of("0,1")
+    }
+
+    /// [`Cluster::compute_server`] for some of the two partitions.
+    fn compute_server_of(&self, partitions: &str) -> thread::JoinHandle<Daemon> {
         let arguments = format!(
-            "compute-server --memory {} --index n --listen 127.0.0.1:0 --cache 64KiB --durability process --standby",
+            "compute-server --memory {} --index n --listen 127.0.0.1:0 --cache 64KiB --durability process --standby \
+             --partition {partitions}",
             self.memory.address
         );
         let place = Arc::clone(&self.place);
@@ -168,6 +174,42 @@ fn a_standby_takes_over_what_was_answered_by_a_server_that_is_killed() {
     let durable = format!("--pool {} --durability process", cluster.memory.pool());
     cluster.place.ok(&format!("put {durable} --index n fig 1"));
     cluster.place.ok(&format!("check --pool {}", cluster.memory.pool()));
+}
+
+#[test]
+fn each_of_two_compute_servers_has_heirs_while_the_other_goes_on() {
+    let cluster = Cluster::new("1s");
+    let mut servers =
+        ["0", "1"].map(|partition| cluster.compute_server_of(partition).join().expect("it starts"));
+    let (is_over, answered): (AtomicBool, [AtomicU64; THREADS as usize]) = Default::default();
+    thread::scope(|scope| {
+        for thread in 0..THREADS {
+            let (cluster, is_over, answered) = (&cluster, &is_over, &answered[thread as usize]);
+            scope.spawn(move || work(&cluster.session(), thread, is_over, answered));
+        }
+        for round in 0..6 {
+            let partition = round % 2;
+            let standby = cluster.compute_server_of(&partition.to_string());
+            await_answers(&answered);
+            thread::sleep(Duration::from_millis(300));
+            servers[partition].process.signal("-KILL");
+            await_answers(&answered);
+            servers[partition] = standby.join().expect("it takes over");
+        }
+        is_over.store(true, Relaxed);
+    });
+    let pool = cluster.memory.pool();
+    // The dead are still attached.
+    let status = cluster.place.run(&format!("status --pool {pool}")).stdout;
+    for (partition, server) in servers.iter().enumerate() {
+        assert!(status.contains(&format!("{partition}: process {}", server.process.id())), "{status}");
+    }
+    for server in servers {
+        server.process.signal("-TERM");
+        let ended = server.process.end();
+        assert_eq!(ended.status, 0, "{ended:?}");
+    }
+    cluster.place.ok(&format!("check --pool {pool}"));
 }
 
 #[test]

@@ -82,15 +82,16 @@ fn split_into_parent<'t, L: Layout>(
         guard.release_unchanged();
         return Err(Retry::Restart);
     };
-    let result = match tree.node(parent).has_room(&separator.key, 0) {
-        true => split::split_latched(tree, frame, free, new.addr(), at, &separator.key).map(Ok),
-        false => Ok(Err(Split::ParentFull(Separator { rising: false, ..separator.clone() }))),
-    };
-    let (right, _right_guard) = match result {
-        Ok(Ok(right)) => right,
-        other => {
+    if !tree.node(parent).has_room(&separator.key, 0) {
+        guard.release_unchanged();
+        return Ok(Split::ParentFull(Separator { rising: false, ..separator }));
+    }
+    let (right, _right_guard) = match split::split_latched(tree, frame, free, new.addr(), at, &separator.key)
+    {
+        Ok(right) => right,
+        Err(retry) => {
             guard.release_unchanged();
-            return other.map(|full| full.err().expect("the node was not split"));
+            return Err(retry);
         }
     };
     guard.mark_dirty();

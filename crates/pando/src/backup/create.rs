@@ -41,7 +41,6 @@ use crate::local::Servers;
 use crate::local::logs::of_log;
 use crate::local::open::record_at_rest;
 use crate::local::servers::with_ctx;
-use crate::options::Durability;
 
 const WHAT: &str = "a backup";
 /// Least bytes of changes of an index in memory.
@@ -136,9 +135,13 @@ impl Work<'_> {
             return self.reading(names);
         }
         let indexes = names.iter().map(|name| self.cluster.open_index(name)).collect::<Result<Vec<_>>>()?;
-        match shared.config.durability {
-            Durability::Off => self.at_rest(&indexes),
-            _ => self.tapped(&indexes),
+        let logs =
+            indexes.iter().map(|index| Ok(index.data.servers()?.logs())).collect::<Result<Vec<_>>>()?;
+        let logs: Vec<_> = logs.into_iter().map(|logs| <[_; 1]>::try_from(logs).map(|[log]| log)).collect();
+        // The changes of several compute servers are not put in order.
+        match logs.into_iter().collect::<std::result::Result<Vec<_>, _>>() {
+            Ok(logs) => self.tapped(&indexes, logs),
+            Err(_) => self.at_rest(&indexes),
         }
     }
 
@@ -192,7 +195,7 @@ impl Work<'_> {
         }
     }
 
-    /// Indexes without logs, which this process has open for writing.
+    /// Indexes without a log, or with several, which this process has open for writing.
     fn at_rest(&self, indexes: &[Index]) -> Result<Made> {
         let alone = indexes.iter().map(|index| index.data.exclusive(WHAT));
         let _alone = alone.collect::<Result<Vec<_>>>()?;
@@ -222,12 +225,10 @@ impl Work<'_> {
         })
     }
 
-    /// Indexes with logs.
-    fn tapped(&self, indexes: &[Index]) -> Result<Made> {
+    /// Indexes with one log each.
+    fn tapped(&self, indexes: &[Index], logs: Vec<Arc<Log>>) -> Result<Made> {
         // While a session is open, an index is neither loaded in bulk nor dropped, and the cluster not closed.
         let sessions = indexes.iter().map(Index::session).collect::<Result<Vec<_>>>()?;
-        let log = |index: &Index| index.data.servers()?.log().ok_or(Error::Closed);
-        let logs = indexes.iter().map(log).collect::<Result<Vec<Arc<Log>>>>()?;
         let records = indexes.iter().map(|index| self.record(index.name())).collect::<Result<Vec<_>>>()?;
         let (mut parts, mut runs, mut rests) = (Vec::new(), Vec::new(), Vec::new());
         let moment = thread::scope(|scope| {

@@ -219,6 +219,7 @@ impl Index {
 
     /// Moves the keys of `range` between two compute servers of this process.
     fn hand_over(&self, servers: &Servers, from: usize, into: usize, range: KeyRange) -> Result<()> {
+        self.shared.config.check_unlogged("moving keys between compute servers")?;
         self.shared.with_endpoint(|ep| {
             with_layout!(&servers.trees, |trees| {
                 let (Some(Some(source)), Some(Some(target))) = (trees.get(from), trees.get(into)) else {

@@ -206,6 +206,6 @@ pub(crate) fn drop_index(shared: &Shared, ep: &AnyEndpoint, servers: &Servers) -
     let blocks =
         with_layout!(servers.node_layout()?, |layout| blocks_of(shared, ep, layout, &servers.record))?;
     block_on(ep, shared.pool.drop_index(ep, &servers.record.name))?;
-    logs::drop_log(shared, ep, servers.record.id)?;
+    logs::drop_logs(shared, ep, servers.record.id, 0)?;
     free_blocks(shared, ep, &blocks)
 }

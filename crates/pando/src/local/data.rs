@@ -10,6 +10,8 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::servers::{Past, Servers};
+use pando_log::Log;
+
 use crate::error::{Error, Result};
 use crate::options::Ownership;
 use crate::shared::lock;
@@ -144,10 +146,12 @@ impl IndexData {
         let servers = self.servers()?;
         let mut compute_servers = servers.stats();
         let former = past.add_to(&mut compute_servers, &servers);
-        let log = servers.log().map(|log| LogStats {
-            records: log.clock(),
-            bytes: log.space().bytes(),
-            used_bytes: log.used(),
+        let logs = servers.logs();
+        let sum = |of: &dyn Fn(&Log) -> u64| logs.iter().map(|log| of(log)).sum();
+        let log = (!logs.is_empty()).then(|| LogStats {
+            records: sum(&Log::clock),
+            bytes: sum(&|log| log.space().bytes()),
+            used_bytes: sum(&Log::used),
         });
         Ok(IndexStats { name: self.name.clone(), compute_servers, former, log })
     }

@@ -1,9 +1,9 @@
 //! The logs of the indexes that this process has open for writing (`docs/durability.md`).
 //!
-//! A log stays with its index while the index is closed, empty. An index that is opened without a log loses
-//! the one that it had: what is changed from then on is in no log, and recovery must not rely on one. The
-//! list of logs and the owners in the catalog change together, so nobody owns an index without the log that
-//! it is to have.
+//! Each partition has a log of its own. It stays with the partition while that is closed, empty. A partition that is
+//! opened without a log loses the one that it had: what is changed from then on is in no log, and recovery must not rely
+//! on one. The list of logs and the owners in the catalog change together, so nobody owns a partition without the log
+//! that it is to have.
 
 use std::sync::Arc;
 use std::thread;
@@ -20,7 +20,7 @@ use crate::options::Durability;
 use crate::place::AnyEndpoint;
 use crate::shared::Shared;
 
-/// Claims partitions of an index, which gets the log that the configuration asks for, or loses the one that it had.
+/// Claims partitions of an index, which get the logs that the configuration asks for, or lose those that they had.
 /// A log that holds changes stays as it is.
 ///
 /// # Errors
@@ -33,31 +33,63 @@ pub(super) fn claim(
 ) -> Result<IndexRecord> {
     // Before a log is made in vain.
     block_on(ep, shared.pool.check_owners(ep, record, partitions))?;
-    let old = find(shared, ep, record.id)?;
-    let wanted = match shared.config.durability {
-        Durability::Off => None,
-        _ => Some(bytes_of_log(shared)?),
-    };
-    let (mut new, mut change) = (None, LogChange::Keep);
-    if old.as_ref().map(Space::bytes) != wanted && is_empty(ep, old.as_ref())? {
-        new = wanted.map(|bytes| make(shared, ep, record.id, bytes)).transpose()?;
-        change = new.as_ref().map_or(LogChange::Remove, |space| LogChange::Set(space.root()));
-    }
-    match block_on(ep, shared.pool.claim_logged(ep, &record.name, partitions, change)) {
+    let Remake { made, old, changes } = remake(shared, ep, record.id, record.owners.len(), partitions)?;
+    match block_on(ep, shared.pool.claim_logged(ep, &record.name, partitions, &changes)) {
         Ok(record) => {
-            if change != LogChange::Keep {
-                free(shared, ep, old)?;
-            }
+            free(shared, ep, &old)?;
             Ok(record)
         }
         Err(error) => {
             // Only these tell that nothing was changed.
             if matches!(error, PoolError::PartitionOwned { .. } | PoolError::PartitionLost { .. }) {
-                free(shared, ep, new)?;
+                free(shared, ep, &made)?;
             }
             Err(error.into())
         }
     }
+}
+
+/// Makes the logs that an index lacks which is about to have so many partitions, all of which this process owns.
+pub(super) fn make_all(shared: &Shared, ep: &AnyEndpoint, index_id: u32, partitions: usize) -> Result<()> {
+    let all: Vec<usize> = (0..partitions).collect();
+    let Remake { old, changes, .. } = remake(shared, ep, index_id, partitions, &all)?;
+    block_on(ep, shared.pool.change_logs(ep, index_id, &changes))?;
+    free(shared, ep, &old)
+}
+
+/// New logs, the changes of the list that enter them, and the logs that they replace.
+struct Remake {
+    made: Vec<Space>,
+    changes: Vec<(usize, LogChange)>,
+    old: Vec<Space>,
+}
+
+/// Makes the logs that some of the `count` partitions of an index are to have, unless theirs are right or hold changes.
+fn remake(
+    shared: &Shared,
+    ep: &AnyEndpoint,
+    index_id: u32,
+    count: usize,
+    partitions: &[usize],
+) -> Result<Remake> {
+    let wanted = match shared.config.durability {
+        Durability::Off => None,
+        _ => Some(bytes_of_log(shared, count)?),
+    };
+    let logs = block_on(ep, shared.pool.logs(ep))?;
+    let (mut made, mut changes, mut old) = (Vec::new(), Vec::new(), Vec::new());
+    for &partition in partitions {
+        let had = find_among(ep, &logs, index_id, partition)?;
+        if had.as_ref().map(Space::bytes) == wanted || !is_empty(ep, had.as_ref())? {
+            continue;
+        }
+        let new = wanted.map(|bytes| make(shared, ep, index_id, bytes)).transpose()?;
+        changes
+            .push((partition, new.as_ref().map_or(LogChange::Remove, |space| LogChange::Set(space.root()))));
+        made.extend(new);
+        old.extend(had);
+    }
+    Ok(Remake { made, changes, old })
 }
 
 fn is_empty(ep: &AnyEndpoint, log: Option<&Space>) -> Result<bool> {
@@ -68,9 +100,10 @@ pub(crate) fn read_contents(ep: &AnyEndpoint, space: Space) -> Result<Contents> 
     block_on(ep, Contents::read(ep, space)).map_err(of_log)
 }
 
-/// Size of the log of an index, if it has one.
+/// Size of the logs of an index together, if it has any.
 pub(crate) fn bytes_of(shared: &Shared, ep: &AnyEndpoint, index_id: u32) -> Result<Option<u64>> {
-    Ok(find(shared, ep, index_id)?.map(|space| space.bytes()))
+    let logs = find_all(shared, ep, index_id)?;
+    Ok((!logs.is_empty()).then(|| logs.iter().map(Space::bytes).sum()))
 }
 
 /// A log in use, and the thread that persists it, if that is wanted.
@@ -86,26 +119,42 @@ impl OpenLog {
     }
 }
 
-/// Opens the log of an index, all of which this process owns. `None` if nothing is logged.
+/// Checks that the logs of an index hold nothing, for a process that only reads.
+///
+/// # Errors
+/// [`Error::BadIndex`]: an heir gave up midway. An inspection takes what there is.
+pub(super) fn check_at_rest(shared: &Shared, ep: &AnyEndpoint, record: &IndexRecord) -> Result<()> {
+    for space in find_all(shared, ep, record.id)? {
+        if !shared.looking() && !is_empty(ep, Some(&space))? {
+            let reason = "its log holds changes that are not in its nodes; open it for writing first";
+            return Err(bad(record, reason));
+        }
+    }
+    Ok(())
+}
+
+fn bad(record: &IndexRecord, reason: &str) -> Error {
+    Error::BadIndex { name: record.name.clone(), reason: reason.to_owned() }
+}
+
+/// Opens the log of a partition, which this process owns. `None` if nothing is logged.
 ///
 /// # Errors
 /// [`Error::BadIndex`] for a log that holds changes; a damaged log.
-pub(super) fn open_log(shared: &Shared, ep: &AnyEndpoint, record: &IndexRecord) -> Result<Option<OpenLog>> {
-    let bad = |reason: &str| Error::BadIndex { name: record.name.clone(), reason: reason.to_owned() };
-    if shared.read_only() {
-        // An heir gave up midway. An inspection takes what there is.
-        return match shared.looking() || is_empty(ep, find(shared, ep, record.id)?.as_ref())? {
-            true => Ok(None),
-            false => Err(bad("its log holds changes that are not in its nodes; open it for writing first")),
-        };
-    }
-    if shared.config.durability == Durability::Off {
+pub(super) fn open_log(
+    shared: &Shared,
+    ep: &AnyEndpoint,
+    record: &IndexRecord,
+    partition: usize,
+) -> Result<Option<OpenLog>> {
+    if shared.read_only() || shared.config.durability == Durability::Off {
         return Ok(None);
     }
-    let space = find(shared, ep, record.id)?.ok_or_else(|| bad("its log is gone"))?;
+    let space =
+        find(shared, ep, record.id, partition)?.ok_or_else(|| bad(record, "one of its logs is gone"))?;
     let contents = read_contents(ep, space)?;
     if !contents.is_empty() {
-        return Err(bad("its log holds changes that are not in its nodes"));
+        return Err(bad(record, "its log holds changes that are not in its nodes"));
     }
     let (persistence, interval) = match shared.config.durability {
         Durability::Immediate => (Persistence::BeforeAnswer, None),
@@ -134,11 +183,11 @@ pub(crate) fn of_log(error: LogError) -> Error {
     }
 }
 
-/// Size of a log by the cache, at most a quarter of the pool: whole segments in all lanes.
-fn bytes_of_log(shared: &Shared) -> Result<u64> {
+/// Size of each of `count` logs by the cache, at most a quarter of the pool together: whole segments in all lanes.
+fn bytes_of_log(shared: &Shared, count: usize) -> Result<u64> {
     let segment = shared.pool.max_block();
     let pool: u64 = shared.fabric.regions().iter().map(|region| region.len).sum();
-    let wanted = shared.config.cache.saturating_mul(LOG_PER_CACHE_BYTE).min(pool / 4);
+    let wanted = shared.config.cache.saturating_mul(LOG_PER_CACHE_BYTE).min(pool / 4 / count.max(1) as u64);
     let segments = wanted / segment;
     let lanes = lanes_of(segments);
     if segments < LOG_SEGMENTS_MIN {
@@ -154,10 +203,24 @@ fn lanes_of(segments: u64) -> u64 {
     (segments / LOG_SEGMENTS_MIN).clamp(1, processors)
 }
 
-pub(super) fn find(shared: &Shared, ep: &AnyEndpoint, index_id: u32) -> Result<Option<Space>> {
+/// The log of a partition.
+pub(super) fn find(
+    shared: &Shared,
+    ep: &AnyEndpoint,
+    index_id: u32,
+    partition: usize,
+) -> Result<Option<Space>> {
+    find_among(ep, &block_on(ep, shared.pool.logs(ep))?, index_id, partition)
+}
+
+fn find_among(ep: &AnyEndpoint, logs: &[LogPlace], index_id: u32, partition: usize) -> Result<Option<Space>> {
+    let is_it = |log: &&LogPlace| log.index_id == index_id && usize::from(log.partition) == partition;
+    logs.iter().find(is_it).map(|place| read_space(ep, place)).transpose()
+}
+
+fn find_all(shared: &Shared, ep: &AnyEndpoint, index_id: u32) -> Result<Vec<Space>> {
     let logs = block_on(ep, shared.pool.logs(ep))?;
-    let place = logs.iter().find(|log| log.index_id == index_id);
-    place.map(|place| read_space(ep, place)).transpose()
+    logs.iter().filter(|log| log.index_id == index_id).map(|log| read_space(ep, log)).collect()
 }
 
 pub(crate) fn read_space(ep: &AnyEndpoint, place: &LogPlace) -> Result<Space> {
@@ -188,31 +251,63 @@ fn make(shared: &Shared, ep: &AnyEndpoint, index_id: u32, bytes: u64) -> Result<
     made
 }
 
-/// Removes the log of an index, if it has one. It is empty, or the index is gone.
-pub(crate) fn drop_log(shared: &Shared, ep: &AnyEndpoint, index_id: u32) -> Result<()> {
-    let Some(space) = find(shared, ep, index_id)? else { return Ok(()) };
-    let had = block_on(ep, shared.pool.change_log(ep, index_id, LogChange::Remove))?;
-    // Another process may have been faster.
-    free(shared, ep, had.map(|_| space))
+/// Removes the logs of an index from partition `from` on. They are empty, or the index is gone.
+pub(crate) fn drop_logs(shared: &Shared, ep: &AnyEndpoint, index_id: u32, from: usize) -> Result<()> {
+    let logs = block_on(ep, shared.pool.logs(ep))?;
+    let goes = |log: &&LogPlace| log.index_id == index_id && usize::from(log.partition) >= from;
+    let changes = logs.iter().filter(goes).map(|log| (usize::from(log.partition), LogChange::Remove));
+    remove(shared, ep, index_id, &changes.collect::<Vec<_>>())
 }
 
-fn free(shared: &Shared, ep: &AnyEndpoint, space: Option<Space>) -> Result<()> {
-    for (addr, bytes) in space.iter().flat_map(Space::blocks) {
+/// Removes the log of a partition, if it has one. It is empty.
+pub(super) fn drop_log(shared: &Shared, ep: &AnyEndpoint, index_id: u32, partition: usize) -> Result<()> {
+    remove(shared, ep, index_id, &[(partition, LogChange::Remove)])
+}
+
+fn remove(shared: &Shared, ep: &AnyEndpoint, index_id: u32, changes: &[(usize, LogChange)]) -> Result<()> {
+    // Another process may have been faster, so only those are freed that were still in the list.
+    let removed = block_on(ep, shared.pool.change_logs(ep, index_id, changes))?;
+    let spaces = removed.iter().map(|place| read_space(ep, place)).collect::<Result<Vec<_>>>()?;
+    free(shared, ep, &spaces)
+}
+
+/// From now on this process writes to the logs of these partitions, which are empty.
+pub(super) fn begin_writing(
+    shared: &Shared,
+    ep: &AnyEndpoint,
+    index_id: u32,
+    partitions: &[usize],
+) -> Result<()> {
+    let write: Vec<_> = partitions.iter().map(|&partition| (partition, LogChange::Write)).collect();
+    block_on(ep, shared.pool.change_logs(ep, index_id, &write))?;
+    Ok(())
+}
+
+fn free(shared: &Shared, ep: &AnyEndpoint, spaces: &[Space]) -> Result<()> {
+    for (addr, bytes) in spaces.iter().flat_map(Space::blocks) {
         block_on(ep, shared.pool.free(ep, addr, bytes))?;
     }
     Ok(())
 }
 
-/// Removes the logs of indexes that are gone: a process that dropped them was killed.
-pub(crate) fn drop_stray(shared: &Shared, ep: &AnyEndpoint) -> Result<()> {
+/// Removes the logs of indexes that are gone: a process that dropped them was killed. An earlier process with the attach
+/// slot of this one may still count as the writer of logs, which were redone since.
+pub(crate) fn clear(shared: &Shared, ep: &AnyEndpoint) -> Result<()> {
     // In this order: the index of a log is older than the log.
     let logs = block_on(ep, shared.pool.logs(ep))?;
     if logs.is_empty() {
         return Ok(());
     }
     let records = block_on(ep, shared.pool.list_indexes(ep))?;
-    let is_stray = |log: &&LogPlace| !records.iter().any(|record| record.id == log.index_id);
-    logs.iter().filter(is_stray).try_for_each(|log| drop_log(shared, ep, log.index_id))
+    for log in &logs {
+        if !records.iter().any(|record| record.id == log.index_id) {
+            drop_log(shared, ep, log.index_id, log.partition.into())?;
+        } else if log.writer.is_some() && log.writer == shared.pool.slot() {
+            let leave = [(log.partition.into(), LogChange::Leave)];
+            block_on(ep, shared.pool.change_logs(ep, log.index_id, &leave))?;
+        }
+    }
+    Ok(())
 }
 
 /// Addresses and sizes of all blocks of logs.

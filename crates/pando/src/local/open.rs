@@ -13,6 +13,7 @@ use pando_pool::{IndexRecord, PoolError};
 use pando_rt::block_on;
 
 use super::create::{SYSTEM, cut};
+use super::logs::OpenLog;
 use super::servers::{Servers, open_tree};
 use super::{logs, lost, partitions, redo};
 use crate::error::{Error, Owner, Result};
@@ -48,6 +49,7 @@ pub(crate) fn open(
     let (descriptor, layout) = described(&record)?;
     check_layout(name, descriptor.layout, options.expect)?;
     if shared.read_only() {
+        logs::check_at_rest(shared, ep, &record)?;
         record.boundaries.clear();
         return open_trees(shared, ep, descriptor, record, |_| true);
     }
@@ -57,7 +59,7 @@ pub(crate) fn open(
     };
     record = claim(shared, ep, record, &owned)?;
     let opened = (|| {
-        let recovery = redo::settle(shared, ep, &record)?;
+        let recovery = redo::settle(shared, ep, &record, &owned)?;
         if let (Some(count), Ownership::All, false) =
             (shared.config.compute_servers_wanted(), &options.own, keep)
             && count != record.boundaries.len() + 1
@@ -154,7 +156,7 @@ fn described(record: &IndexRecord) -> Result<(Descriptor, NodeLayout)> {
     Ok((descriptor, layout))
 }
 
-/// Claims partitions. If their owner died and the index has a log, this process is its heir.
+/// Claims partitions. Of those whose owners died and which have logs, this process is the heir.
 fn claim(
     shared: &Shared,
     ep: &AnyEndpoint,
@@ -162,26 +164,34 @@ fn claim(
     partitions: &[usize],
 ) -> Result<IndexRecord> {
     let claimed = match logs::claim(shared, ep, &record, partitions) {
-        // The log is about all of the index.
-        Err(Error::Pool(PoolError::PartitionLost { .. }))
-            if partitions.len() == record.owners.len() && logs::find(shared, ep, record.id)?.is_some() =>
+        Err(Error::Pool(PoolError::PartitionLost { partition, .. }))
+            if logs::find(shared, ep, record.id, partition)?.is_some() =>
         {
-            block_on(ep, shared.pool.inherit_partitions(ep, &record.name, partitions)).map_err(Error::from)
+            let inherited = block_on(ep, shared.pool.inherit_partitions(ep, &record.name, &[partition]));
+            return match inherited {
+                Ok(record) => claim(shared, ep, record, partitions),
+                Err(error) => Err(owned(shared, ep, error)?),
+            };
         }
         done => done,
     };
     match claimed {
-        // Of several heirs, the first has it.
-        Err(Error::Pool(PoolError::PartitionOwned { name, partition, owner: process })) => {
-            let what = "this process can work on it";
-            let found = block_on(ep, shared.pool.processes(ep))?;
-            let owner = found.iter().find(|found| found.process == process);
-            let owner = owner.map(|found| shared.process(found).owner(&name));
-            let owner = owner.unwrap_or(Owner { process, address: None });
-            Err(Error::PartitionOwned { index: name, partition, owner, what })
-        }
+        Err(Error::Pool(error)) => Err(owned(shared, ep, error)?),
         done => done,
     }
+}
+
+/// Tells who owns a partition, if that is the error. Of several heirs, the first has it.
+fn owned(shared: &Shared, ep: &AnyEndpoint, error: PoolError) -> Result<Error> {
+    let PoolError::PartitionOwned { name, partition, owner: process } = error else {
+        return Ok(error.into());
+    };
+    let what = "this process can work on it";
+    let found = block_on(ep, shared.pool.processes(ep))?;
+    let owner = found.iter().find(|found| found.process == process);
+    let owner = owner.map(|found| shared.process(found).owner(&name));
+    let owner = owner.unwrap_or(Owner { process, address: None });
+    Ok(Error::PartitionOwned { index: name, partition, owner, what })
 }
 
 /// Changes the boundaries of an index. This process owns all of it and has no trees of it open.
@@ -194,9 +204,15 @@ pub(crate) fn recut(
 ) -> Result<IndexRecord> {
     with_layout!(layout, |layout| cut(shared, ep, layout, &record, &boundaries))?;
     shared.persist(ep)?;
-    record.owners = vec![shared.pool.slot(); boundaries.len() + 1];
+    let partitions = boundaries.len() + 1;
+    record.owners = vec![shared.pool.slot(); partitions];
     record.boundaries = boundaries;
-    Ok(block_on(ep, shared.pool.update_index(ep, &record))?)
+    // No partition is without the log that it is to have at any time.
+    logs::make_all(shared, ep, record.id, partitions)?;
+    let record = block_on(ep, shared.pool.update_index(ep, &record))?;
+    logs::drop_logs(shared, ep, record.id, partitions)?;
+    logs::begin_writing(shared, ep, record.id, &(0..partitions).collect::<Vec<_>>())?;
+    Ok(record)
 }
 
 /// The owners of all keys, and the operations of each compute server, by number.
@@ -243,23 +259,28 @@ fn open_numbered(
     is_mine: impl Fn(usize) -> bool,
 ) -> Result<Servers> {
     let table = routes.table();
-    let ranges = (0..loads.len()).map(|number| {
-        let partition = table.partition_owned_by(number).filter(|&partition| is_mine(partition));
-        partition.map(|partition| table.range(partition))
-    });
     let layout = descriptor.node_layout(record.node_size as usize)?;
-    if loads.len() > 1 {
-        shared.config.check_unlogged("what several compute servers change")?;
+    if !record.boundaries.is_empty() {
+        shared.config.check_process_only()?;
     }
-    let log = logs::open_log(shared, ep, &record)?;
+    let mut logs = Vec::new();
     let trees = map_layout!(layout, |layout| {
-        let mut cache = shared.config.cache_config(layout.node_size());
-        if let Some(log) = &log {
-            cache.bytes = cache.bytes.min(log.cache_max());
+        let mut trees = Vec::with_capacity(loads.len());
+        for number in 0..loads.len() {
+            let partition = table.partition_owned_by(number).filter(|&partition| is_mine(partition));
+            let Some(partition) = partition else {
+                trees.push(None);
+                continue;
+            };
+            let mut cache = shared.config.cache_config(layout.node_size());
+            let log = logs::open_log(shared, ep, &record, partition)?;
+            let of_tree = log.as_ref().map(|log| Arc::clone(&log.log));
+            cache.bytes = cache.bytes.min(log.as_ref().map_or(u64::MAX, OpenLog::cache_max));
+            let range = table.range(partition);
+            trees.push(Some(Arc::new(open_tree(shared, ep, layout, &record, range, &cache, of_tree)?)));
+            logs.extend(log);
         }
-        let log = || log.as_ref().map(|log| Arc::clone(&log.log));
-        let open = |range| open_tree(shared, ep, layout, &record, range, &cache, log()).map(Arc::new);
-        ranges.map(|range| range.map(open).transpose()).collect::<Result<_>>()?
+        trees
     });
-    Ok(Servers { routes, record, descriptor, trees, loads, recovery: None, log: log.map(Arc::new) })
+    Ok(Servers { routes, record, descriptor, trees, loads, recovery: None, logs: Arc::new(logs) })
 }

@@ -11,7 +11,7 @@ use pando_log::{Contents, Log, Options, Persistence, Report};
 use pando_pool::IndexRecord;
 use pando_rt::block_on;
 
-use super::logs::{drop_log, find, of_log, read_contents};
+use super::logs::{begin_writing, drop_log, find, of_log, read_contents};
 use super::open::node_layout_of;
 use crate::error::Result;
 use crate::layout::with_layout;
@@ -23,7 +23,7 @@ use crate::shared::Shared;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Recovery {
-    /// Indexes with a log.
+    /// Indexes with logs.
     pub indexes: usize,
     /// Records that were applied.
     pub records: u64,
@@ -38,7 +38,6 @@ pub struct Recovery {
 
 impl Recovery {
     pub(crate) fn add(&mut self, log: &RedoneLog) {
-        self.indexes += 1;
         self.records += log.report.records;
         self.dropped += log.report.dropped;
         self.pages += log.redone.pages;
@@ -58,26 +57,33 @@ impl std::fmt::Display for Recovery {
     }
 }
 
-/// Redoes what the log of an index holds, all of which this process owns: the last owner died. Then the log is empty.
+/// Redoes what the logs of partitions hold, which this process owns: the last owner died. Then the logs are empty, and
+/// this process writes to them.
 ///
 /// # Errors
 /// A damaged log; errors of the fabric, after which it can be done again.
-pub(super) fn settle(shared: &Shared, ep: &AnyEndpoint, record: &IndexRecord) -> Result<Option<Recovery>> {
-    let started = Instant::now();
-    let Some(space) = find(shared, ep, record.id)? else { return Ok(None) };
-    let contents = read_contents(ep, space)?;
-    if contents.is_empty() {
-        return Ok(None);
+pub(super) fn settle(
+    shared: &Shared,
+    ep: &AnyEndpoint,
+    record: &IndexRecord,
+    partitions: &[usize],
+) -> Result<Option<Recovery>> {
+    let (started, mut recovered) = (Instant::now(), None);
+    for &partition in partitions {
+        let Some(space) = find(shared, ep, record.id, partition)? else { continue };
+        let contents = read_contents(ep, space)?;
+        if !contents.is_empty() {
+            let pages = |done, total| shared.config.report_recovery(RecoveryProgress::Pages { done, total });
+            let redone = redo(ep, contents, record, pages)?;
+            recovered.get_or_insert_with(Recovery::default).add(&redone);
+            redone.finish(ep)?;
+        }
+        if shared.config.durability == Durability::Off {
+            drop_log(shared, ep, record.id, partition)?;
+        }
     }
-    let pages = |done, total| shared.config.report_recovery(RecoveryProgress::Pages { done, total });
-    let redone = redo(ep, contents, record, pages)?;
-    let mut recovery = Recovery::default();
-    recovery.add(&redone);
-    redone.finish(ep)?;
-    if shared.config.durability == Durability::Off {
-        drop_log(shared, ep, record.id)?;
-    }
-    Ok(Some(Recovery { took: started.elapsed(), ..recovery }))
+    begin_writing(shared, ep, record.id, partitions)?;
+    Ok(recovered.map(|recovery| Recovery { indexes: 1, took: started.elapsed(), ..recovery }))
 }
 
 /// What recovery did with one log.

@@ -47,8 +47,8 @@ pub(crate) struct Servers {
     pub loads: Vec<Arc<AtomicU64>>,
     /// What its last owner, which died, had left in the log.
     pub recovery: Option<Recovery>,
-    /// The log, if there is one, and what persists it.
-    pub log: Option<Arc<OpenLog>>,
+    /// The logs of the compute servers, if they have any, and what persists them.
+    pub logs: Arc<Vec<OpenLog>>,
 }
 
 /// Trees by the number of the compute server; `None` for one of another process, or a removed one.
@@ -93,9 +93,9 @@ impl Servers {
         self.descriptor.node_layout(self.record.node_size as usize)
     }
 
-    /// The log, if there is one.
-    pub fn log(&self) -> Option<Arc<Log>> {
-        self.log.as_ref().map(|log| Arc::clone(&log.log))
+    /// The logs of the compute servers, if they have any.
+    pub fn logs(&self) -> Vec<Arc<Log>> {
+        self.logs.iter().map(|log| Arc::clone(&log.log)).collect()
     }
 
     /// First keys of all partitions but the first.
@@ -140,7 +140,7 @@ impl Servers {
 
     /// Returns a copy with one more compute server, which has no keys yet, and its number.
     pub fn grown(&self, shared: &Shared, ep: &AnyEndpoint) -> Result<(Self, usize)> {
-        shared.config.check_unlogged("what several compute servers change")?;
+        shared.config.check_unlogged("a compute server that is added")?;
         let mut grown = self.clone();
         let number = with_layout!(&mut grown.trees, |trees| {
             let layout = trees.iter().flatten().next().ok_or(Error::Closed)?.layout();

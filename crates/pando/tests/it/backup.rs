@@ -267,7 +267,7 @@ fn a_pool_that_is_open_for_reading_is_backed_up_and_restored_with_a_log() {
     assert_eq!(entries_of(&logged.open_index("copy").expect("it is there")), all["bytes"]);
     backup::restore(&backups, &logged, &RestoreOptions::default()).expect("restored");
     let info = logged.index_info("fixed").expect("it is there");
-    assert_eq!((info.node_size, &info.description[..], info.boundaries.len()), (512, &b"numbers"[..], 0));
+    assert_eq!((info.node_size, &info.description[..], info.boundaries.len()), (512, &b"numbers"[..], 1));
     assert_eq!(entries_of(&logged.open_index("fixed").expect("it is there")), all["fixed"]);
     logged.close().expect("closes");
 }
