@@ -80,7 +80,7 @@ pub struct DexCase {
     pub offload: OffloadSetup,
     pub moves: MoveSetup,
     pub subtree_level: u8,
-    /// The only compute server has a log, and dies so often while operations run; its heirs go on.
+    /// Compute servers are processes with logs, and one dies so often while operations run; its heirs go on.
     #[serde(skip_serializing_if = "is_zero")]
     pub deaths: usize,
 }
@@ -126,7 +126,7 @@ impl Setup {
         setup.may_die()
     }
 
-    /// If the seed has the death of a compute server: the case with one compute server, which has a log.
+    /// If the seed has deaths of compute servers: the case in which they have logs.
     fn may_die(mut self) -> Self {
         let draw = Draw::of(self.seed, "death");
         let dies = self.faults.kills_compute() && draw.one_of(&[true, false]);
@@ -135,7 +135,7 @@ impl Setup {
             case.processes = 1;
             case.moves = MoveSetup { spare_servers: 0, share: 0, ..case.moves };
             case.offload.policy = OffloadPolicy::Never;
-            self.compute_servers = 1;
+            self.compute_servers = draw.one_of(&[1, 1, 2, 3]);
         }
         self
     }

@@ -102,28 +102,26 @@ impl<I: Index> Client<I> {
         let cut_off = self.draw_cut_off();
         let longest = longest(&op, self.book.keys.len(), self.book.waits.get());
         let until = self.ep.now() + cut_off.unwrap_or(longest);
-        let life = self.index.life();
-        let has_died = || self.index.life() != life;
         let answer = match &op {
             Op::Scan(scan) => {
                 // Entries that were returned before a failure count.
                 let found = Gathered { book: &self.book, limit: scan.limit, found: RefCell::default() };
-                let ended = within(&self.ep, until, has_died, pin!(self.scan(scan, &found))).await;
+                let ended = within(&self.ep, until, || false, pin!(self.scan(scan, &found))).await;
                 let failed = match ended {
                     Some(Ok(())) => None,
                     Some(Err(error)) => Some(error.to_string()),
-                    None if cut_off.is_some() || has_died() => Some(CUT_OFF.into()),
+                    None if cut_off.is_some() => Some(CUT_OFF.into()),
                     None => return self.stuck(record),
                 };
                 Answer::Entries(Entries { found: found.found.into_inner(), failed })
             }
-            op => match within(&self.ep, until, has_died, pin!(I::answer(self, op))).await {
+            op => match within(&self.ep, until, || false, pin!(I::answer(self, op))).await {
                 Some(Ok(answer)) => answer,
                 Some(Err(error)) => Answer::Failed(Failure {
                     why: error.to_string(),
                     may_have_taken_effect: I::may_have_taken_effect(&error),
                 }),
-                None if cut_off.is_some() || has_died() => {
+                None if cut_off.is_some() => {
                     Answer::Failed(Failure { why: CUT_OFF.into(), may_have_taken_effect: true })
                 }
                 None => return self.stuck(record),

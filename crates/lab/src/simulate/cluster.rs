@@ -1,7 +1,8 @@
 //! The cluster of one run: memory servers with a pool, and compute servers.
 //!
 //! Direct endpoints make the cluster, load the index and audit it after the run, all outside of virtual time.
-//! All compute servers share one attachment to the pool, as in a process that runs all of them.
+//! All compute servers share one attachment to the pool, as in a process that runs all of them, unless they may die
+//! (`processes.rs`).
 
 use std::sync::Arc;
 
@@ -15,6 +16,7 @@ use pando_smart::SmartError;
 
 use super::history::Book;
 use super::keys::draw_value;
+use super::processes::Processes;
 use super::setup::{PATIENCE_NS, Setup, Start, random_of};
 
 /// Number of the index in its pool.
@@ -45,6 +47,7 @@ pub enum ClusterError {
 pub struct Cluster {
     pub fabric: SimFabric,
     pub pool: Pool,
+    pub processes: Processes,
 }
 
 impl Cluster {
@@ -58,12 +61,14 @@ impl Cluster {
         })?;
         fabric.set_handler(Arc::new(MemorySide::default()));
         let ep = fabric.endpoint(setup.seed)?;
-        let attached = match setup.faults.cuts_off() || setup.deaths() > 0 {
+        let processes = Processes::default();
+        let attached = match setup.faults.cuts_off() {
+            _ if setup.deaths() > 0 => processes.attach_options(setup, processes.begin()),
             true => AttachOptions::embedded().wait_ns_max(PATIENCE_NS).verbs_take_ns(setup.verbs_take_ns()),
             false => AttachOptions::embedded(),
         };
         let pool = block_on(&ep, Pool::create(&ep, PoolOptions::new(attached)))?;
-        Ok((Self { fabric, pool }, ep))
+        Ok((Self { fabric, pool, processes }, ep))
     }
 }
 

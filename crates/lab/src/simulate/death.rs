@@ -1,9 +1,11 @@
-//! The death of the process of an index with a log, and its heir (`docs/durability.md`).
+//! The deaths of compute servers with logs, and their heirs (`docs/durability.md`).
 //!
-//! At its time, all operations of the process are cut off where they are: their futures are dropped, and no verb is begun
-//! for them. What they had begun may still take effect for a while, as before the process is fenced off. Then the slot that noticed
-//! first redoes the log, with the faults of the seed going on, opens the index with an empty cache, and all slots go on. An heir may die as
-//! well, and the next one begins anew.
+//! Each of these compute servers is a process. At its time, all operations at one of them are cut off where they are:
+//! their futures are dropped, and no verb is begun for them. What they had begun may still take effect for a while, as
+//! before the process is fenced off; only then it counts as dead. The operations at other compute servers go on, and meet
+//! nodes that it had locked. The slot that noticed first is the heir: a new process, which redoes the log, with the faults
+//! of the seed going on, becomes its writer, and opens the tree with an empty cache. An heir may die as well, and the next
+//! one begins anew. Several compute servers may be dead at a time.
 
 use std::cell::Cell;
 use std::pin::pin;
@@ -13,12 +15,18 @@ use std::sync::Arc;
 use pando_cache::Cache;
 use pando_dex::layout::Layout;
 use pando_dex::{Ctx, DexError, LOG_PER_CACHE_BYTE, Tree, redo};
-use pando_fabric::{Endpoint, Nanos};
-use pando_log::{Contents, Log, Options, Shape, Space};
+use pando_fabric::{Endpoint, FabricError, GlobalAddr, Nanos};
+use pando_log::{Contents, Log, LogError, Options, Shape, Space};
+use pando_pool::lock::lock_owner;
+use pando_pool::{LogChange, Pool, PoolError};
+use pando_rt::block_on;
+use pando_sim::SimEndpoint;
 
 use super::case_dex::DexCase;
 use super::client::{Client, within};
+use super::cluster::INDEX;
 use super::dex::{Dex, Life};
+use super::processes::Processes;
 use super::setup::{PATIENCE_NS, Setup};
 
 /// Segments of a lane at least; so small a log goes round often.
@@ -27,6 +35,12 @@ const SEGMENT_BYTES: u64 = 8 << 10;
 const LANES: usize = 2;
 /// Longest life of an heir that dies while it recovers, in ns at the usual latency.
 const HEIR_NS_MAX: Nanos = 200_000;
+/// Heirs of one compute server at most; so many do not die in turn.
+const HEIRS_MAX: usize = 40;
+/// No compute server dies later than this before the end of faults.
+pub const LAST_HEIRS_NS: Nanos = 2 * PATIENCE_NS;
+/// Pause of an operation that waits for an heir.
+const PAUSE_NS: Nanos = PATIENCE_NS / 1_000;
 
 /// Shape of a log that is as small as the cache allows.
 pub fn shape_of_log(setup: &Setup, case: &DexCase) -> Shape {
@@ -37,59 +51,132 @@ pub fn shape_of_log(setup: &Setup, case: &DexCase) -> Shape {
     Shape { lanes, segments, segment_bytes: SEGMENT_BYTES }
 }
 
-/// Ends the process if it is time, and waits while it is dead.
-pub async fn live<L: Layout>(client: &Client<Dex<L>>) {
-    let is_alive = || client.index.life.borrow().number.get().is_multiple_of(2);
-    let is_time = |at: &mut Nanos| client.ep.now() >= *at && is_alive();
-    let dies = client.book.deaths.borrow_mut().pop_if(is_time);
-    if dies.is_some() {
-        inherit(client).await;
+/// Begins a process for each compute server, if they may die, and attaches it to the pool.
+pub fn begin_processes(
+    setup: &Setup,
+    processes: &Processes,
+    ep: &SimEndpoint,
+) -> Result<Vec<(u32, Pool)>, PoolError> {
+    let begin = |_| {
+        let pid = processes.begin();
+        Ok((pid, block_on(ep, Pool::attach(ep, processes.attach_options(setup, pid)))?))
+    };
+    (0..setup.compute_servers).filter(|_| setup.deaths() > 0).map(begin).collect()
+}
+
+/// Lists the log of each compute server, to which its process writes.
+pub fn register_logs<L: Layout>(
+    ep: &SimEndpoint,
+    pools: &[Pool],
+    trees: &[Tree<L>],
+) -> Result<(), PoolError> {
+    for (server, (pool, tree)) in pools.iter().zip(trees).enumerate() {
+        let log = tree.config().log.as_ref().expect("it has a log");
+        let changes = [LogChange::Set(log.space().root()), LogChange::Write].map(|change| (server, change));
+        block_on(ep, pool.change_logs(ep, INDEX, &changes))?;
     }
-    while !is_alive() && !client.book.is_over.get() {
-        client.ep.yield_now().await;
-        client.ep.sleep_until(client.ep.now() + PATIENCE_NS / 100).await;
+    Ok(())
+}
+
+/// At rest, no process that lives has locked a node. What the dead had locked and did not change may stay so.
+pub fn look_for_locks<L: Layout>(
+    ep: &SimEndpoint,
+    lives: &[Rc<Life<L>>],
+    nodes: impl Iterator<Item = GlobalAddr>,
+) -> Result<Vec<String>, FabricError> {
+    let mut wrong = Vec::new();
+    for node in nodes {
+        let holder = lock_owner(block_on(ep, ep.read_word(node))?);
+        if holder.is_some() && lives.iter().any(|life| life.pool.slot() == holder) {
+            wrong.push(format!("the node at {node} is locked at rest"));
+        }
+    }
+    Ok(wrong)
+}
+
+/// Ends a compute server if it is time, and becomes its heir.
+pub async fn live<L: Layout>(client: &Client<Dex<L>>) {
+    let (index, book, now) = (&client.index, &client.book, client.ep.now());
+    let is_time = |(at, server): &mut (Nanos, usize)| now >= *at && index.life(*server).is_alive.get();
+    let may = !book.is_over.get() && now + LAST_HEIRS_NS <= book.faulty_until.get();
+    let dies = book.deaths.borrow_mut().pop_if(|death| may && is_time(death));
+    if let Some((_, server)) = dies {
+        inherit(client, server).await;
     }
 }
 
-/// The process is dead from now on. Becomes its heir.
-async fn inherit<L: Layout>(client: &Client<Dex<L>>) {
+/// Waits while a compute server is dead. Some operations fail soon, so that others go on elsewhere.
+pub async fn wait_for_heir<L: Layout>(client: &Client<Dex<L>>, server: usize) -> Result<(), DexError> {
     let (index, ep) = (&client.index, &client.ep);
-    let dead = Rc::clone(&index.life.borrow());
-    dead.number.set(dead.number.get() + 1);
+    let is_dead = || !index.life(server).is_alive.get();
+    if !is_dead() {
+        return Ok(());
+    }
+    let began = ep.now();
+    let waits = if client.below(2) == 0 { 2 * PATIENCE_NS } else { 0 };
     loop {
-        ep.sleep_until(ep.now() + client.setup.verbs_take_ns()).await;
-        // One in three heirs dies in its turn.
-        let lives = ep.random() % (HEIR_NS_MAX as f64 * client.setup.latency_scale) as Nanos;
-        let until = if client.below(3) == 0 { ep.now() + lives } else { Nanos::MAX };
-        match within(ep, until, || false, pin!(heir(client, &dead))).await {
-            Some(Ok(life)) => {
-                *index.life.borrow_mut() = Rc::new(life);
-                return;
-            }
-            // A fault, as in every operation: it is begun anew.
-            None | Some(Err(DexError::Fabric(_) | DexError::Pool(_) | DexError::Cache(_))) => {}
-            Some(Err(error)) => panic!("the index cannot be inherited: {error}"),
+        ep.yield_now().await;
+        ep.sleep_until(ep.now() + PAUSE_NS).await;
+        if !is_dead() {
+            return Ok(());
+        }
+        if ep.now() > began + waits || client.book.is_over.get() {
+            return Err(DexError::TimedOut { what: "a compute server that died" });
         }
     }
 }
 
-async fn heir<L: Layout>(client: &Client<Dex<L>>, dead: &Life<L>) -> Result<Life<L>, DexError> {
+/// A compute server is dead from now on. Becomes its heir.
+async fn inherit<L: Layout>(client: &Client<Dex<L>>, server: usize) {
     let (index, ep) = (&client.index, &client.ep);
-    let config = dead.trees[0].config();
+    let dead = index.life(server);
+    dead.is_alive.set(false);
+    let mut last = dead.pid;
+    for _ in 0..HEIRS_MAX {
+        ep.sleep_until(ep.now() + client.setup.verbs_take_ns()).await;
+        index.processes.end(last);
+        last = index.processes.begin();
+        // One in three heirs dies in its turn.
+        let lives = ep.random() % (HEIR_NS_MAX as f64 * client.setup.latency_scale) as Nanos;
+        let until = if client.below(3) == 0 { ep.now() + lives } else { Nanos::MAX };
+        match within(ep, until, || false, pin!(heir(client, server, &dead, last))).await {
+            Some(Ok(life)) => return index.replace(server, life),
+            // A fault, as in every operation: another heir begins anew.
+            None
+            | Some(Err(
+                DexError::Fabric(_)
+                | DexError::Pool(_)
+                | DexError::Cache(_)
+                | DexError::TimedOut { .. }
+                | DexError::Log(LogError::TimedOut),
+            )) => {}
+            Some(Err(error)) => panic!("the index cannot be inherited: {error}"),
+        }
+    }
+    panic!("{HEIRS_MAX} heirs have failed");
+}
+
+async fn heir<L: Layout>(
+    client: &Client<Dex<L>>,
+    server: usize,
+    dead: &Life<L>,
+    pid: u32,
+) -> Result<Life<L>, DexError> {
+    let (index, ep, setup) = (&client.index, &client.ep, &client.setup);
+    let pool = Pool::attach(ep, index.processes.attach_options(setup, pid)).await?;
+    let config = dead.tree.config();
     let root = config.log.as_ref().expect("it has a log").space().root();
     let contents = Contents::read(ep, Space::read(ep, root).await?).await?;
     redo(ep, index.layout, &contents, |_, _| ()).await?;
-    let options = Options {
-        patience_ns: PATIENCE_NS,
-        verbs_take_ns: client.setup.verbs_take_ns(),
-        ..Options::default()
-    };
+    let verbs_take_ns = setup.verbs_take_ns();
+    let options = Options { patience_ns: PATIENCE_NS, verbs_take_ns, ..Options::default() };
     let log = Arc::new(Log::resume(ep, contents, options).await?);
+    pool.change_logs(ep, INDEX, &[(server, LogChange::Write)]).await?;
     let cache = Arc::new(Cache::new(&index.case.cache_config())?);
     let config = pando_dex::TreeConfig { log: Some(log), ..config.clone() };
     let worker = cache.worker();
     let ctx = Ctx { ep, worker: &worker };
-    let tree = Tree::open(ctx, Arc::clone(&cache), index.pool.clone(), index.layout, config).await;
+    let tree = Tree::open(ctx, Arc::clone(&cache), pool.clone(), index.layout, config).await;
     cache.retire(&worker);
-    Ok(Life { number: Cell::new(dead.number.get() + 1), trees: vec![tree?] })
+    Ok(Life { is_alive: Cell::new(true), pid, pool, tree: tree? })
 }

@@ -4,10 +4,11 @@
 //! first, which must refuse it unless it has become the owner. With several processes, each has its own
 //! routing table, which is correct for its own keys, and moves only these (`moves.rs`).
 //!
-//! A compute server with a log may die (`death.rs`): its trees are replaced by those of its heir.
+//! Compute servers with logs may die (`death.rs`): each is a process of its own, and its tree is replaced by that of its heir.
 
 use std::cell::{Cell, RefCell};
 use std::ops::Bound;
+use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -17,19 +18,22 @@ use pando_dex::layout::Layout;
 use pando_dex::{
     Answers, Ctx, DexError, Router, Routes, RoutingTable, ScanRange, Swapped, Tree, TreeConfig, partition_of,
 };
-use pando_fabric::{Endpoint, GlobalAddr};
+use pando_fabric::{Endpoint, GlobalAddr, Nanos};
+use pando_log::LogError;
 use pando_pool::Pool;
 use pando_rt::block_on;
 use pando_sim::SimEndpoint;
 
 use super::case_dex::DexCase;
-use super::client::{Client, Gathered};
+use super::client::{Client, Gathered, within};
 use super::cluster::{Cluster, ClusterError, INDEX, boundaries, draw_entries};
 use super::death;
 use super::history::{Answer, Book, Key, Op};
 use super::index::Index;
 use super::linear::Value;
 use super::moves::KeyMove;
+use super::pool_audit::{Used, twice_or_free};
+use super::processes::Processes;
 use super::setup::{PATIENCE_NS, Setup};
 use crate::under_test::dex::Assembly;
 
@@ -39,8 +43,10 @@ pub struct Dex<L: Layout> {
     /// Number of compute servers with keys at the start.
     keyed_servers: usize,
     pub pool: Pool,
+    pub processes: Processes,
     pub layout: L,
-    pub life: RefCell<Rc<Life<L>>>,
+    /// By compute server; the last ones have no keys at the start.
+    lives: Vec<RefCell<Rc<Life<L>>>>,
     /// By process.
     pub routes: Vec<Arc<Routes>>,
     /// First keys of the second and further processes; these never move.
@@ -51,43 +57,42 @@ pub struct Dex<L: Layout> {
     is_cut_off: bool,
 }
 
-/// The compute servers until their process dies.
+/// A compute server until it dies.
 pub struct Life<L: Layout> {
-    /// Even while the process lives, odd once it has died; grows from heir to heir.
-    pub number: Cell<u64>,
-    /// By compute server; the last ones have no keys at the start.
-    pub trees: Vec<Tree<L>>,
+    pub is_alive: Cell<bool>,
+    /// Number of its process, and the pool as it is attached to that.
+    pub pid: u32,
+    pub pool: Pool,
+    pub tree: Tree<L>,
 }
 
 /// A life as one thread uses it.
 pub struct Using<L: Layout> {
     life: Rc<Life<L>>,
-    /// By compute server.
-    workers: Vec<CacheWorker>,
+    worker: CacheWorker,
 }
 
 impl<L: Layout> Using<L> {
     fn new(life: Rc<Life<L>>) -> Self {
-        let workers = life.trees.iter().map(|tree| tree.cache().worker()).collect();
-        Self { life, workers }
+        let worker = life.tree.cache().worker();
+        Self { life, worker }
     }
 
-    pub fn server<'u>(&'u self, ep: &'u SimEndpoint, i: usize) -> (&'u Tree<L>, Ctx<'u, SimEndpoint>) {
-        (&self.life.trees[i], Ctx { ep, worker: &self.workers[i] })
+    pub fn server<'u>(&'u self, ep: &'u SimEndpoint) -> (&'u Tree<L>, Ctx<'u, SimEndpoint>) {
+        (&self.life.tree, Ctx { ep, worker: &self.worker })
     }
 }
 
 impl<L: Layout> Drop for Using<L> {
     fn drop(&mut self) {
-        for (tree, worker) in self.life.trees.iter().zip(&self.workers) {
-            tree.cache().retire(worker);
-        }
+        self.life.tree.cache().retire(&self.worker);
     }
 }
 
 /// State of one thread.
 pub struct DexThread<L: Layout> {
-    using: RefCell<Rc<Using<L>>>,
+    /// By compute server.
+    using: Vec<RefCell<Rc<Using<L>>>>,
     /// By process.
     routers: Vec<Router>,
 }
@@ -115,7 +120,10 @@ impl<L: Layout> Dex<L> {
         let (spares, leaf_fill) = (case.moves.spare_servers, setup.fill());
         let log = (case.deaths > 0).then(|| death::shape_of_log(setup, &case));
         let verbs_take_ns = setup.verbs_take_ns();
-        let assembly = Assembly { spares, leaf_fill, log, verbs_take_ns, ..assembly };
+        let processes = cluster.processes.clone();
+        let began = death::begin_processes(setup, &processes, ep)?;
+        let pools: Vec<_> = began.iter().map(|(_, pool)| pool.clone()).collect();
+        let assembly = Assembly { pools: &pools, spares, leaf_fill, log, verbs_take_ns, ..assembly };
         let trees = block_on(ep, assembly.trees(ep, &draw_entries(setup, book).as_slice()))?;
         let keyed_servers = setup.compute_servers;
         let process = |server| case.process_of(keyed_servers, server);
@@ -126,13 +134,39 @@ impl<L: Layout> Dex<L> {
         let routes = (0..case.processes).map(|_| Arc::new(Routes::new(table.clone()))).collect();
         let is_cut_off = setup.faults.cuts_off();
         let moves = (0..case.processes).map(|_| RefCell::default()).collect();
-        let life = RefCell::new(Rc::new(Life { number: Cell::new(0), trees }));
-        Ok(Self { case, keyed_servers, pool, layout, life, routes, between_processes, moves, is_cut_off })
+        death::register_logs(ep, &pools, &trees)?;
+        let life = |(server, tree)| {
+            let (pid, pool) = began.get(server).cloned().unwrap_or_else(|| (0, pool.clone()));
+            RefCell::new(Rc::new(Life { is_alive: Cell::new(true), pid, pool, tree }))
+        };
+        let lives = trees.into_iter().enumerate().map(life).collect();
+        Ok(Self {
+            case,
+            keyed_servers,
+            pool,
+            processes,
+            layout,
+            lives,
+            routes,
+            between_processes,
+            moves,
+            is_cut_off,
+        })
+    }
+
+    /// The present or last life of a compute server.
+    pub fn life(&self, server: usize) -> Rc<Life<L>> {
+        Rc::clone(&self.lives[server].borrow())
+    }
+
+    /// The heir of a compute server goes on.
+    pub fn replace(&self, server: usize, heir: Life<L>) {
+        *self.lives[server].borrow_mut() = Rc::new(heir);
     }
 
     /// Number of compute servers.
     pub fn servers(&self) -> usize {
-        self.life.borrow().trees.len()
+        self.lives.len()
     }
 
     /// The process whose compute servers own `key`.
@@ -155,7 +189,11 @@ impl<L: Layout> Index for Dex<L> {
 
     fn begin_thread(&self, ep: &SimEndpoint) -> DexThread<L> {
         DexThread {
-            using: RefCell::new(Rc::new(Using::new(Rc::clone(&self.life.borrow())))),
+            using: self
+                .lives
+                .iter()
+                .map(|life| RefCell::new(Rc::new(Using::new(Rc::clone(&life.borrow())))))
+                .collect(),
             routers: self.routes.iter().map(|routes| Router::new(Arc::clone(routes), ep.random())).collect(),
         }
     }
@@ -176,12 +214,17 @@ impl<L: Layout> Index for Dex<L> {
         self.unmade_move().is_some()
     }
 
-    fn life(&self) -> u64 {
-        self.life.borrow().number.get()
-    }
-
     async fn live(client: &Client<Self>) {
         death::live(client).await;
+    }
+
+    async fn settle(client: &Client<Self>) {
+        for server in 0..client.index.servers() {
+            if client.index.case.deaths > 0 {
+                // What fails here is finished by a later operation.
+                let _ = client.at(server, async |tree, ctx| tree.flush(ctx).await).await;
+            }
+        }
     }
 
     async fn scan(
@@ -191,9 +234,8 @@ impl<L: Layout> Index for Dex<L> {
     ) -> Result<(), DexError> {
         let visit = RefCell::new(|key: &[u8], value: &[u8]| found.visit(key, value));
         let scan_of = async |server: usize, part: &ScanRange<'_>| {
-            let using = client.using();
-            let (tree, ctx) = using.server(&client.ep, server);
-            tree.scan_owned(ctx, part, |key, value| (visit.borrow_mut())(key, value)).await
+            let visit = |key: &[u8], value: &[u8]| (visit.borrow_mut())(key, value);
+            client.at(server, async |tree, ctx| tree.scan_owned(ctx, part, visit).await).await
         };
         for (process, part) in client.parts(range) {
             let handed_out = found.len();
@@ -215,18 +257,28 @@ impl<L: Layout> Index for Dex<L> {
     }
 
     fn audit(&self, ep: &SimEndpoint, failed: bool) -> Result<Vec<String>, ClusterError> {
-        let life = Rc::clone(&self.life.borrow());
-        for tree in life.trees.iter().filter(|_| self.is_cut_off) {
+        let lives: Vec<_> = (0..self.servers()).map(|server| self.life(server)).collect();
+        let trees: Vec<_> = lives.iter().map(|life| &life.tree).collect();
+        for tree in trees.iter().filter(|_| self.is_cut_off || self.case.deaths > 0) {
             let worker = tree.cache().worker();
             // A flush finishes the leftovers of operations that were cut off.
             block_on(ep, tree.flush(Ctx { ep, worker: &worker }))?;
             tree.cache().retire(&worker);
         }
-        let trees: Vec<_> = life.trees.iter().collect();
         let logs = trees.iter().filter_map(|tree| tree.config().log.as_deref());
         let logs: Vec<_> = logs.flat_map(|log| log.space().blocks()).collect();
         let report = block_on(ep, audit(ep, &trees))?;
         let mut wrong = report.violations.clone();
+        if self.case.deaths > 0 {
+            let used: Used = report.blocks.iter().chain(logs).collect();
+            let nodes = used[..(report.leaves + report.inner_nodes) as usize].iter().map(|(node, _)| *node);
+            wrong.extend(death::look_for_locks(ep, &lives, nodes)?);
+            // Each process knows the blocks in its own chunks. Those of the dead keep what they had.
+            for pool in lives.iter().map(|life| &life.pool).chain([&self.pool]) {
+                wrong.extend(block_on(ep, twice_or_free(ep, pool, used.clone()))?);
+            }
+            return Ok(wrong);
+        }
         wrong.extend(block_on(ep, check_blocks(ep, &self.pool, &mut [report], &logs))?);
         if failed {
             // A failed operation may leak blocks, which a rebuild of the allocation reclaims.
@@ -237,14 +289,28 @@ impl<L: Layout> Index for Dex<L> {
 }
 
 impl<L: Layout> Client<Dex<L>> {
-    /// The compute servers of now.
-    pub(super) fn using(&self) -> Rc<Using<L>> {
-        let life = self.index.life.borrow();
-        let mut using = self.own.using.borrow_mut();
+    /// A compute server as it is now.
+    pub(super) fn using(&self, server: usize) -> Rc<Using<L>> {
+        let life = self.index.life(server);
+        let mut using = self.own.using[server].borrow_mut();
         if !Rc::ptr_eq(&using.life, &life) {
-            *using = Rc::new(Using::new(Rc::clone(&life)));
+            *using = Rc::new(Using::new(life));
         }
         Rc::clone(&using)
+    }
+
+    /// Runs an operation at a compute server, which ends where it is if that dies.
+    async fn at<T>(
+        &self,
+        server: usize,
+        op: impl AsyncFnOnce(&Tree<L>, Ctx<'_, SimEndpoint>) -> Result<T, DexError>,
+    ) -> Result<T, DexError> {
+        death::wait_for_heir(self, server).await?;
+        let using = self.using(server);
+        let (tree, ctx) = using.server(&self.ep);
+        let has_died = || !using.life.is_alive.get();
+        let ended = within(&self.ep, Nanos::MAX, has_died, pin!(op(tree, ctx))).await;
+        ended.unwrap_or(Err(DexError::Log(LogError::Expired)))
     }
 
     /// The router of the process that owns `key`.
@@ -294,8 +360,15 @@ impl<L: Layout> Client<Dex<L>> {
     }
 
     async fn answer_by(&self, server: usize, op: &Op) -> Result<Answer, DexError> {
-        let using = self.using();
-        let (tree, ctx) = using.server(&self.ep, server);
+        self.at(server, async |tree, ctx| self.answer_of_tree(tree, ctx, op).await).await
+    }
+
+    async fn answer_of_tree(
+        &self,
+        tree: &Tree<L>,
+        ctx: Ctx<'_, SimEndpoint>,
+        op: &Op,
+    ) -> Result<Answer, DexError> {
         let key = |key: &Key| self.book.keys[*key as usize].as_slice();
         let bytes = |value: &Value| self.book.bytes(*value);
         let flag = Answer::Flag;
@@ -330,9 +403,8 @@ impl<L: Layout> Client<Dex<L>> {
     }
 
     async fn flush(&self) -> Result<Answer, DexError> {
-        let using = self.using();
-        let (tree, ctx) = using.server(&self.ep, self.below(self.index.servers()));
-        tree.flush(ctx).await?;
+        let server = self.below(self.index.servers());
+        self.at(server, async |tree, ctx| tree.flush(ctx).await).await?;
         Ok(Answer::Done)
     }
 

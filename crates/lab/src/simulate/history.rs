@@ -147,8 +147,8 @@ pub struct Book {
     pub calm: Cell<Nanos>,
     /// An operation may wait for this many times its patience.
     pub waits: Cell<Nanos>,
-    /// Virtual times at which the process of the index dies, the next one last.
-    pub deaths: RefCell<Vec<Nanos>>,
+    /// Virtual times at which compute servers die, and their numbers, the next one last.
+    pub deaths: RefCell<Vec<(Nanos, usize)>>,
     /// Number of operations that may still be cut off.
     pub cuts_left: Cell<usize>,
     /// No further operations begin, since an error was found that time does not heal.

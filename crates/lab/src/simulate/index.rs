@@ -41,13 +41,12 @@ pub trait Index: Sized {
         false
     }
 
-    /// Changes when the process of the index dies, which cuts off its operations, and when its heir goes on.
-    fn life(&self) -> u64 {
-        0
-    }
-
-    /// Called before each operation: the process may die now, and waits for its heir if it is dead.
+    /// Called before each operation: a process of the index may die now, and this slot becomes its heir.
     async fn live(_: &Client<Self>) {}
+
+    /// Called once faults have ended: every process finishes what failed operations left. Operations elsewhere would
+    /// wait for that.
+    async fn settle(_: &Client<Self>) {}
 
     /// Performs a scan. Its entries count even if it fails.
     async fn scan(

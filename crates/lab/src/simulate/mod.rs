@@ -25,6 +25,7 @@ mod pool_model;
 mod pool_pages;
 mod pool_process;
 mod pool_run;
+mod processes;
 mod report;
 mod run;
 mod setup;

@@ -24,7 +24,7 @@ impl<L: Layout> Dex<L> {
         self.moves.iter().enumerate().find_map(|(process, latest)| {
             let latest = latest.borrow();
             let (_, _, to) = latest.as_ref()?;
-            pando_dex::is_taking_over(&self.life.borrow().trees[*to])
+            pando_dex::is_taking_over(&self.life(*to).tree)
                 .then(|| latest.clone().map(|latest| (process, latest)))?
         })
     }
@@ -46,12 +46,12 @@ impl<L: Layout> Client<Dex<L>> {
     }
 
     async fn make_move(&self, process: usize, (range, from, to): KeyMove) -> Result<Answer, DexError> {
-        let using = self.using();
-        let party = |server: usize| {
-            let (tree, ctx) = using.server(&self.ep, server);
-            Party { server, tree, ctx }
-        };
-        let ctx = party(from).ctx;
+        let using = [from, to].map(|server| (server, self.using(server)));
+        let [leaves, comes] = using.each_ref().map(|(server, using)| {
+            let (tree, ctx) = using.server(&self.ep);
+            Party { server: *server, tree, ctx }
+        });
+        let ctx = leaves.ctx;
         let workers = self.index.case.moves.flush_workers;
         let flush = async |leaving: Arc<Leaving<'_, L>>| flush_side_by_side(&leaving, ctx, workers).await;
         // The new owner begins only after this.
@@ -60,7 +60,7 @@ impl<L: Layout> Client<Dex<L>> {
             Ok(())
         };
         let routes = &self.index.routes[process];
-        match move_keys(routes, party(from), party(to), range.clone(), flush, record).await {
+        match move_keys(routes, leaves, comes, range.clone(), flush, record).await {
             Ok(_) | Err(DexError::Moving | DexError::Routes(_)) => Ok(Answer::Done),
             Err(error) => Err(error),
         }

@@ -22,6 +22,7 @@ use super::case_dex::{DexCase, Nodes};
 use super::check::{self, Judged, Kind, Violation};
 use super::client::Client;
 use super::cluster::{Cluster, ClusterError};
+use super::death::LAST_HEIRS_NS;
 use super::dex::Dex;
 use super::faults::{FaultSet, end_of};
 use super::history::{Book, History, Op, Scan};
@@ -44,6 +45,9 @@ const CUTS_MAX: usize = 40;
 /// finished after it.
 const RESTS: Nanos = 4;
 const REST_NS: Nanos = 4 * PATIENCE_NS;
+
+/// Time in which the heirs of a compute server come, one of which lives.
+const HEIRS_NS: Nanos = PATIENCE_NS / 5;
 
 /// Result of one seed.
 #[derive(Clone, Debug, Serialize)]
@@ -178,8 +182,10 @@ fn run_on<I: Index + 'static>(
     }
     if setup.deaths() > 0 {
         *book.deaths.borrow_mut() = plan_deaths(setup, began);
-        // Threads notice the last one within this time.
-        faulty_until = faulty_until.max(began + span_of(setup) + PATIENCE_NS);
+        // Threads notice the last ones within this time, and heirs have come.
+        let deaths = setup.deaths() as Nanos * HEIRS_NS;
+        faulty_until = faulty_until.max(began + span_of(setup) + deaths + LAST_HEIRS_NS);
+        rest = rest.max(PATIENCE_NS);
     }
     let calm = faulty_until + rest;
     book.faulty_until.set(faulty_until);
@@ -239,7 +245,13 @@ async fn work<I: Index>(client: Rc<Client<I>>, calm: Nanos, slot: u32) {
         client.operate(slot, n).await;
     }
     while client.ep.now() <= client.book.faulty_until.get() {
-        pass_time(&client.ep).await;
+        match client.setup.deaths() {
+            0 => pass_time(&client.ep).await,
+            _ => client.ep.sleep_until(client.book.faulty_until.get() + 1).await,
+        }
+    }
+    if slot == 0 && !client.book.is_over.get() {
+        I::settle(&client).await;
     }
     // Until the move is repeated, its keys have no owner.
     while client.index.has_to_move() && client.ep.now() <= calm && !client.book.is_over.get() {
@@ -278,12 +290,12 @@ fn span_of(setup: &Setup) -> Nanos {
     (setup.operations_per_slot() as f64 * 8_000.0 * setup.latency_scale) as Nanos
 }
 
-/// Draws the times at which the process of the index dies, the first one last.
-fn plan_deaths(setup: &Setup, began: Nanos) -> Vec<Nanos> {
+/// Draws the times at which compute servers die, and which, the first one last.
+fn plan_deaths(setup: &Setup, began: Nanos) -> Vec<(Nanos, usize)> {
     let random = random_of(setup.seed, "deaths of the run");
-    let mut deaths: Vec<_> = (0..setup.deaths()).map(|_| began + random.next() % span_of(setup)).collect();
-    deaths.sort_unstable_by(|a, b| b.cmp(a));
-    deaths
+    let mut times: Vec<_> = (0..setup.deaths()).map(|_| began + random.next() % span_of(setup)).collect();
+    times.sort_unstable_by(|a, b| b.cmp(a));
+    times.into_iter().map(|at| (at, (random.next() >> 32) as usize % setup.compute_servers)).collect()
 }
 
 /// Draws the faults during the operations.

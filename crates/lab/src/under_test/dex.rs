@@ -47,6 +47,8 @@ pub struct Dex<L> {
 /// Parameters for making an index: its nodes, and a tree with its own cache for each compute server.
 pub(crate) struct Assembly<'a, L> {
     pub pool: &'a Pool,
+    /// By compute server, if each is a process of its own.
+    pub pools: &'a [Pool],
     pub layout: L,
     /// First keys of the second and further compute servers.
     pub boundaries: &'a [Vec<u8>],
@@ -74,7 +76,20 @@ impl<'a, L: Layout> Assembly<'a, L> {
     ) -> Self {
         let (leaf_fill, inner_fill) = (0.9, 0.9);
         let (log, verbs_take_ns) = (None, 0);
-        Self { pool, layout, boundaries, spares: 0, cache, tree, leaf_fill, inner_fill, log, verbs_take_ns }
+        let (pools, spares) = (&[][..], 0);
+        Self {
+            pool,
+            pools,
+            layout,
+            boundaries,
+            spares,
+            cache,
+            tree,
+            leaf_fill,
+            inner_fill,
+            log,
+            verbs_take_ns,
+        }
     }
 
     /// The index of a benchmark.
@@ -134,7 +149,8 @@ impl<'a, L: Layout> Assembly<'a, L> {
             let ctx = Ctx { ep, worker: &worker };
             let log = self.log(ep).await?;
             let config = TreeConfig { range, root, log, ..self.tree.clone() };
-            let tree = Tree::open(ctx, Arc::clone(&cache), self.pool.clone(), self.layout, config).await;
+            let pool = self.pools.get(trees.len()).unwrap_or(self.pool).clone();
+            let tree = Tree::open(ctx, Arc::clone(&cache), pool, self.layout, config).await;
             cache.retire(&worker);
             trees.push(tree?);
         }
