@@ -37,10 +37,15 @@ pub enum OfIndex {
     PageBeforeLog,
     /// A lookup answers before what it has read is in the log.
     GetBeforeLog,
+    /// A node of several compute servers is written before the record of its change is in the log.
+    SharedBeforeLog,
+    /// What a dead process had locked is repaired before its heir has redone the log.
+    RepairBeforeHeir,
 }
 
 impl OfIndex {
-    pub const ALL: [Self; 2] = [Self::PageBeforeLog, Self::GetBeforeLog];
+    pub const ALL: [Self; 4] =
+        [Self::PageBeforeLog, Self::GetBeforeLog, Self::SharedBeforeLog, Self::RepairBeforeHeir];
 }
 
 /// A step that makes the log survive a loss of power, and is skipped. Tests of an index find these.

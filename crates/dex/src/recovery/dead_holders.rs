@@ -18,7 +18,9 @@
 
 use std::sync::atomic::Ordering::Relaxed;
 
+use pando_fabric::defect::defect;
 use pando_fabric::{Endpoint, GlobalAddr, PageBuf, outlined};
+use pando_log::defect::OfIndex;
 use pando_pool::{AttachSlot, LOOKS_AT_HOLDER, LogPlace};
 
 use crate::descent::{read, refresh};
@@ -88,6 +90,9 @@ async fn awaits_heir<L: Layout, E: Endpoint>(
     ctx: Ctx<'_, E>,
     gone: AttachSlot,
 ) -> Result<bool> {
+    if defect(OfIndex::RepairBeforeHeir) {
+        return Ok(false);
+    }
     let is_of = |log: &LogPlace| log.index_id == tree.config.index_id && log.writer == Some(gone);
     Ok(tree.pool.logs(ctx.ep).await?.iter().any(is_of))
 }

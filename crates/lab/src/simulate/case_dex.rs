@@ -136,6 +136,10 @@ impl Setup {
             case.moves = MoveSetup { spare_servers: 0, share: 0, ..case.moves };
             case.offload.policy = OffloadPolicy::Never;
             self.compute_servers = draw.one_of(&[1, 1, 2, 3]);
+            if self.compute_servers > 1 {
+                // Nodes with keys of several compute servers are split and merged often.
+                self.keys = self.keys.max(draw.one_of(&[12, 40, 40]));
+            }
         }
         self
     }

@@ -23,6 +23,9 @@ use super::setup::{PATIENCE_NS, Setup, Start, random_of};
 pub const INDEX: u32 = 7;
 /// Bytes of the region of each memory server.
 const REGION: u64 = 8 << 20;
+/// The same if processes die, whose chunks nobody uses any more, and the size of a chunk.
+const REGION_OF_DEAD: u64 = 32 << 20;
+const CHUNK_OF_DEAD: u64 = 16 << 10;
 
 /// Reason why a cluster could not be set up: an error of the simulator, or in making or loading the index.
 #[derive(Debug, thiserror::Error)]
@@ -53,8 +56,9 @@ pub struct Cluster {
 impl Cluster {
     /// Sets up the cluster of `setup`. Returns also an endpoint for making the index.
     pub fn new(setup: &Setup) -> Result<(Self, SimEndpoint), ClusterError> {
+        let region = if setup.deaths() > 0 { REGION_OF_DEAD } else { REGION };
         let fabric = SimFabric::new(&SimConfig {
-            regions: vec![REGION; setup.memory_servers],
+            regions: vec![region; setup.memory_servers],
             compute_servers: setup.all_compute_servers(),
             seed: setup.seed,
             model: setup.model(),
@@ -67,7 +71,11 @@ impl Cluster {
             true => AttachOptions::embedded().wait_ns_max(PATIENCE_NS).verbs_take_ns(setup.verbs_take_ns()),
             false => AttachOptions::embedded(),
         };
-        let pool = block_on(&ep, Pool::create(&ep, PoolOptions::new(attached)))?;
+        let mut options = PoolOptions::new(attached);
+        if setup.deaths() > 0 {
+            options = options.chunk_size(CHUNK_OF_DEAD);
+        }
+        let pool = block_on(&ep, Pool::create(&ep, options))?;
         Ok((Self { fabric, pool, processes }, ep))
     }
 }

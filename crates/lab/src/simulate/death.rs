@@ -7,8 +7,7 @@
 //! of the seed going on, becomes its writer, and opens the tree with an empty cache. An heir may die as well, and the next
 //! one begins anew. Several compute servers may be dead at a time.
 
-use std::cell::Cell;
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -39,6 +38,8 @@ const HEIR_NS_MAX: Nanos = 200_000;
 const HEIRS_MAX: usize = 40;
 /// No compute server dies later than this before the end of faults.
 pub const LAST_HEIRS_NS: Nanos = 2 * PATIENCE_NS;
+/// Longest time until the death of a compute server that has begun to lock something, in ns at the usual latency.
+const SOON_NS_MAX: Nanos = 16_000;
 /// Pause of an operation that waits for an heir.
 const PAUSE_NS: Nanos = PATIENCE_NS / 1_000;
 
@@ -94,21 +95,75 @@ pub fn look_for_locks<L: Layout>(
     Ok(wrong)
 }
 
-/// Ends a compute server if it is time, and becomes its heir.
+/// Ends a compute server if it is time, and becomes the heir of one that died.
 pub async fn live<L: Layout>(client: &Client<Dex<L>>) {
     let (index, book, now) = (&client.index, &client.book, client.ep.now());
-    let is_time = |(at, server): &mut (Nanos, usize)| now >= *at && index.life(*server).is_alive.get();
-    let may = !book.is_over.get() && now + LAST_HEIRS_NS <= book.faulty_until.get();
-    let dies = book.deaths.borrow_mut().pop_if(|death| may && is_time(death));
-    if let Some((_, server)) = dies {
-        inherit(client, server).await;
+    let has_died = |server: &usize| !index.life(*server).is_alive(now) && !index.has_heir(*server);
+    if let Some(dead) = (0..index.servers()).find(has_died) {
+        return inherit(client, dead).await;
     }
+    let is_time = |(at, server): &mut (Nanos, usize)| {
+        let life = index.life(*server);
+        now >= *at && life.is_alive(now) && life.doom.get().is_none()
+    };
+    let dies = book.deaths.borrow_mut().pop_if(|death| may_die(client) && is_time(death));
+    let Some((_, server)) = dies else { return };
+    // Most deaths come while a node is locked, if any are shared.
+    let doom = [None, Some(Doom::Locks), Some(Doom::Logs), Some(Doom::Logs)][client.below(4)];
+    if index.servers() > 1 && doom.is_some() {
+        return index.life(server).doom.set(doom);
+    }
+    index.life(server).ends.set(now);
+    inherit(client, server).await;
+}
+
+/// Whether heirs have enough time until the end of faults.
+fn may_die<L: Layout>(client: &Client<Dex<L>>) -> bool {
+    let until = client.book.faulty_until.get();
+    !client.book.is_over.get() && client.ep.now() + LAST_HEIRS_NS <= until
+}
+
+/// What the process of a compute server dies soon after.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Doom {
+    /// An operation has begun to lock something.
+    Locks,
+    /// An operation that locked something has made a record.
+    Logs,
+}
+
+/// An operation at a compute server, which may be its doom.
+pub async fn watched<L: Layout, T>(
+    client: &Client<Dex<L>>,
+    life: &Life<L>,
+    mut op: Pin<&mut impl Future<Output = T>>,
+) -> T {
+    let atomics = || client.ep.counters().snapshot().atomics;
+    let records = || life.tree.config().log.as_ref().map_or(0, |log| log.clock());
+    let mut has_locked = false;
+    std::future::poll_fn(|cx| {
+        let before = (atomics(), records());
+        let polled = op.as_mut().poll(cx);
+        has_locked |= atomics() > before.0;
+        let is_it = match life.doom.get() {
+            None => false,
+            Some(Doom::Locks) => has_locked,
+            Some(Doom::Logs) => has_locked && records() > before.1,
+        };
+        if is_it && may_die(client) {
+            life.doom.set(None);
+            let soon = client.ep.random() % (SOON_NS_MAX as f64 * client.setup.latency_scale) as Nanos;
+            life.ends.set(client.ep.now() + soon);
+        }
+        polled
+    })
+    .await
 }
 
 /// Waits while a compute server is dead. Some operations fail soon, so that others go on elsewhere.
 pub async fn wait_for_heir<L: Layout>(client: &Client<Dex<L>>, server: usize) -> Result<(), DexError> {
     let (index, ep) = (&client.index, &client.ep);
-    let is_dead = || !index.life(server).is_alive.get();
+    let is_dead = || !index.life(server).is_alive(ep.now());
     if !is_dead() {
         return Ok(());
     }
@@ -130,7 +185,7 @@ pub async fn wait_for_heir<L: Layout>(client: &Client<Dex<L>>, server: usize) ->
 async fn inherit<L: Layout>(client: &Client<Dex<L>>, server: usize) {
     let (index, ep) = (&client.index, &client.ep);
     let dead = index.life(server);
-    dead.is_alive.set(false);
+    index.set_heir(server, true);
     let mut last = dead.pid;
     for _ in 0..HEIRS_MAX {
         ep.sleep_until(ep.now() + client.setup.verbs_take_ns()).await;
@@ -140,7 +195,10 @@ async fn inherit<L: Layout>(client: &Client<Dex<L>>, server: usize) {
         let lives = ep.random() % (HEIR_NS_MAX as f64 * client.setup.latency_scale) as Nanos;
         let until = if client.below(3) == 0 { ep.now() + lives } else { Nanos::MAX };
         match within(ep, until, || false, pin!(heir(client, server, &dead, last))).await {
-            Some(Ok(life)) => return index.replace(server, life),
+            Some(Ok(life)) => {
+                index.replace(server, life);
+                return index.set_heir(server, false);
+            }
             // A fault, as in every operation: another heir begins anew.
             None
             | Some(Err(
@@ -178,5 +236,5 @@ async fn heir<L: Layout>(
     let ctx = Ctx { ep, worker: &worker };
     let tree = Tree::open(ctx, Arc::clone(&cache), pool.clone(), index.layout, config).await;
     cache.retire(&worker);
-    Ok(Life { is_alive: Cell::new(true), pid, pool, tree: tree? })
+    Ok(Life::new(pid, pool, tree?))
 }

@@ -27,7 +27,7 @@ use pando_sim::SimEndpoint;
 use super::case_dex::DexCase;
 use super::client::{Client, Gathered, within};
 use super::cluster::{Cluster, ClusterError, INDEX, boundaries, draw_entries};
-use super::death;
+use super::death::{self, Doom};
 use super::history::{Answer, Book, Key, Op};
 use super::index::Index;
 use super::linear::Value;
@@ -47,6 +47,8 @@ pub struct Dex<L: Layout> {
     pub layout: L,
     /// By compute server; the last ones have no keys at the start.
     lives: Vec<RefCell<Rc<Life<L>>>>,
+    /// By compute server: whether a slot is about to be its heir.
+    heirs: Vec<Cell<bool>>,
     /// By process.
     pub routes: Vec<Arc<Routes>>,
     /// First keys of the second and further processes; these never move.
@@ -59,16 +61,29 @@ pub struct Dex<L: Layout> {
 
 /// A compute server until it dies.
 pub struct Life<L: Layout> {
-    pub is_alive: Cell<bool>,
+    /// Virtual time at which it dies.
+    pub ends: Cell<Nanos>,
+    /// What it dies soon after, at an operation.
+    pub doom: Cell<Option<Doom>>,
     /// Number of its process, and the pool as it is attached to that.
     pub pid: u32,
     pub pool: Pool,
     pub tree: Tree<L>,
 }
 
+impl<L: Layout> Life<L> {
+    pub fn new(pid: u32, pool: Pool, tree: Tree<L>) -> Self {
+        Self { ends: Cell::new(Nanos::MAX), doom: Cell::new(None), pid, pool, tree }
+    }
+
+    pub fn is_alive(&self, now: Nanos) -> bool {
+        now < self.ends.get()
+    }
+}
+
 /// A life as one thread uses it.
 pub struct Using<L: Layout> {
-    life: Rc<Life<L>>,
+    pub life: Rc<Life<L>>,
     worker: CacheWorker,
 }
 
@@ -137,9 +152,10 @@ impl<L: Layout> Dex<L> {
         death::register_logs(ep, &pools, &trees)?;
         let life = |(server, tree)| {
             let (pid, pool) = began.get(server).cloned().unwrap_or_else(|| (0, pool.clone()));
-            RefCell::new(Rc::new(Life { is_alive: Cell::new(true), pid, pool, tree }))
+            RefCell::new(Rc::new(Life::new(pid, pool, tree)))
         };
-        let lives = trees.into_iter().enumerate().map(life).collect();
+        let lives: Vec<_> = trees.into_iter().enumerate().map(life).collect();
+        let heirs = vec![Cell::new(false); lives.len()];
         Ok(Self {
             case,
             keyed_servers,
@@ -147,6 +163,7 @@ impl<L: Layout> Dex<L> {
             processes,
             layout,
             lives,
+            heirs,
             routes,
             between_processes,
             moves,
@@ -157,6 +174,14 @@ impl<L: Layout> Dex<L> {
     /// The present or last life of a compute server.
     pub fn life(&self, server: usize) -> Rc<Life<L>> {
         Rc::clone(&self.lives[server].borrow())
+    }
+
+    pub fn has_heir(&self, server: usize) -> bool {
+        self.heirs[server].get()
+    }
+
+    pub fn set_heir(&self, server: usize, has_one: bool) {
+        self.heirs[server].set(has_one);
     }
 
     /// The heir of a compute server goes on.
@@ -308,8 +333,10 @@ impl<L: Layout> Client<Dex<L>> {
         death::wait_for_heir(self, server).await?;
         let using = self.using(server);
         let (tree, ctx) = using.server(&self.ep);
-        let has_died = || !using.life.is_alive.get();
-        let ended = within(&self.ep, Nanos::MAX, has_died, pin!(op(tree, ctx))).await;
+        let has_died = || !using.life.is_alive(self.ep.now());
+        let op = pin!(op(tree, ctx));
+        let watched = pin!(death::watched(self, &using.life, op));
+        let ended = within(&self.ep, Nanos::MAX, has_died, watched).await;
         ended.unwrap_or(Err(DexError::Log(LogError::Expired)))
     }
 

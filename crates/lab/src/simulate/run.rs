@@ -244,6 +244,7 @@ async fn work<I: Index>(client: Rc<Client<I>>, calm: Nanos, slot: u32) {
         }
         client.operate(slot, n).await;
     }
+    I::live(&client).await;
     while client.ep.now() <= client.book.faulty_until.get() {
         match client.setup.deaths() {
             0 => pass_time(&client.ep).await,

@@ -79,6 +79,16 @@ mod heirs {
     fn a_record_that_is_missing_is_found() {
         is_found(Defect::GapIgnored, ("dex", "kill-compute"));
     }
+
+    #[test]
+    fn a_shared_node_before_the_log_is_found() {
+        is_found(OfIndex::SharedBeforeLog, ("dex", "kill-compute"));
+    }
+
+    #[test]
+    fn a_repair_before_the_heir_is_found() {
+        is_found(OfIndex::RepairBeforeHeir, ("dex", "kill-compute"));
+    }
 }
 
 mod dex {
