@@ -37,15 +37,19 @@ pub enum OfIndex {
     PageBeforeLog,
     /// A lookup answers before what it has read is in the log.
     GetBeforeLog,
+}
+
+impl OfIndex {
+    pub const ALL: [Self; 2] = [Self::PageBeforeLog, Self::GetBeforeLog];
+}
+
+/// A rule of several processes with logs that use one index, and is broken. Simulated runs of these find it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OfShared {
     /// A node of several compute servers is written before the record of its change is in the log.
     SharedBeforeLog,
     /// What a dead process had locked is repaired before its heir has redone the log.
     RepairBeforeHeir,
-}
-
-impl OfIndex {
-    pub const ALL: [Self; 4] =
-        [Self::PageBeforeLog, Self::GetBeforeLog, Self::SharedBeforeLog, Self::RepairBeforeHeir];
 }
 
 /// A step that makes the log survive a loss of power, and is skipped. Tests of an index find these.
@@ -98,6 +102,12 @@ impl defect::Defect for OfBackup {
 }
 
 impl defect::Defect for OfPower {
+    fn number(self) -> u8 {
+        self as u8
+    }
+}
+
+impl defect::Defect for OfShared {
     fn number(self) -> u8 {
         self as u8
     }

@@ -20,7 +20,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use pando_fabric::defect::defect;
 use pando_fabric::{Endpoint, GlobalAddr, PageBuf, outlined};
-use pando_log::defect::OfIndex;
+use pando_log::defect::OfShared;
 use pando_pool::{AttachSlot, LOOKS_AT_HOLDER, LogPlace};
 
 use crate::descent::{read, refresh};
@@ -90,7 +90,7 @@ async fn awaits_heir<L: Layout, E: Endpoint>(
     ctx: Ctx<'_, E>,
     gone: AttachSlot,
 ) -> Result<bool> {
-    if defect(OfIndex::RepairBeforeHeir) {
+    if defect(OfShared::RepairBeforeHeir) {
         return Ok(false);
     }
     let is_of = |log: &LogPlace| log.index_id == tree.config.index_id && log.writer == Some(gone);

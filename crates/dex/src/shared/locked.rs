@@ -11,7 +11,7 @@ use pando_cache::defect::Defect;
 use pando_cache::sync::Word;
 use pando_fabric::defect::defect;
 use pando_fabric::{Endpoint, GlobalAddr, Nanos, PageBuf, WORD};
-use pando_log::defect::OfIndex;
+use pando_log::defect::OfShared;
 use pando_pool::{LOOKS_AT_HOLDER, PoolError, RemoteLock};
 
 use crate::descent::{read, refresh};
@@ -222,7 +222,7 @@ pub(crate) async fn write_unlock<L: Layout, E: Endpoint>(
     node.note_digests();
     // If this fails, the dropped lock is left with the page.
     let settled = match node.promised.get() {
-        _ if defect(OfIndex::SharedBeforeLog) => Ok(()),
+        _ if defect(OfShared::SharedBeforeLog) => Ok(()),
         Some(promised) => journal::settled(tree, ctx, promised.gsn).await,
         None => Ok(()),
     };

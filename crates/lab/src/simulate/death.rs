@@ -113,7 +113,7 @@ pub async fn live<L: Layout>(client: &Client<Dex<L>>) {
     if index.servers() > 1 && doom.is_some() {
         return index.life(server).doom.set(doom);
     }
-    index.life(server).ends.set(now);
+    index.life(server).ends.set(0);
     inherit(client, server).await;
 }
 

@@ -61,7 +61,7 @@ pub struct Dex<L: Layout> {
 
 /// A compute server until it dies.
 pub struct Life<L: Layout> {
-    /// Virtual time at which it dies.
+    /// Virtual time at which it dies; 0 once it is dead.
     pub ends: Cell<Nanos>,
     /// What it dies soon after, at an operation.
     pub doom: Cell<Option<Doom>>,
@@ -76,8 +76,13 @@ impl<L: Layout> Life<L> {
         Self { ends: Cell::new(Nanos::MAX), doom: Cell::new(None), pid, pool, tree }
     }
 
+    /// Clocks of threads differ a little: it is dead for all threads as soon as it is for one.
     pub fn is_alive(&self, now: Nanos) -> bool {
-        now < self.ends.get()
+        let lives = now < self.ends.get();
+        if !lives {
+            self.ends.set(0);
+        }
+        lives
     }
 }
 

@@ -50,7 +50,7 @@ fn is_found<D: defect::Defect>(defect: D, case: Case) {
 
 /// Logs of a compute server that dies.
 mod heirs {
-    use pando_log::defect::{Defect, OfIndex};
+    use pando_log::defect::{Defect, OfIndex, OfShared};
 
     use super::{first_violation, is_found};
 
@@ -82,12 +82,12 @@ mod heirs {
 
     #[test]
     fn a_shared_node_before_the_log_is_found() {
-        is_found(OfIndex::SharedBeforeLog, ("dex", "kill-compute"));
+        is_found(OfShared::SharedBeforeLog, ("dex", "kill-compute"));
     }
 
     #[test]
     fn a_repair_before_the_heir_is_found() {
-        is_found(OfIndex::RepairBeforeHeir, ("dex", "kill-compute"));
+        is_found(OfShared::RepairBeforeHeir, ("dex", "kill-compute"));
     }
 }
 
