@@ -108,6 +108,9 @@ impl Pool {
         index_id: u32,
         changes: &[(usize, LogChange)],
     ) -> Result<Vec<LogPlace>> {
+        if changes.is_empty() {
+            return Ok(Vec::new());
+        }
         self.change_catalog(ep, async || self.change_logs_locked(ep, index_id, changes).await).await
     }
 

@@ -271,13 +271,16 @@ fn remove(shared: &Shared, ep: &AnyEndpoint, index_id: u32, changes: &[(usize, L
     free(shared, ep, &spaces)
 }
 
-/// From now on this process writes to the logs of these partitions, which are empty.
+/// From now on this process writes to the logs of these partitions, which are empty, if it keeps logs.
 pub(super) fn begin_writing(
     shared: &Shared,
     ep: &AnyEndpoint,
     index_id: u32,
     partitions: &[usize],
 ) -> Result<()> {
+    if shared.config.durability == Durability::Off {
+        return Ok(());
+    }
     let write: Vec<_> = partitions.iter().map(|&partition| (partition, LogChange::Write)).collect();
     block_on(ep, shared.pool.change_logs(ep, index_id, &write))?;
     Ok(())
