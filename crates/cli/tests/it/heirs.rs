@@ -209,6 +209,8 @@ fn each_of_two_compute_servers_has_heirs_while_the_other_goes_on() {
         let ended = server.process.end();
         assert_eq!(ended.status, 0, "{ended:?}");
     }
+    // Opened by nobody else, the pool is in order again.
+    cluster.place.ok(&format!("put --pool {pool} --durability process --index n fig 1"));
     cluster.place.ok(&format!("check --pool {pool}"));
 }
 

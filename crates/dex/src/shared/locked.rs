@@ -19,7 +19,8 @@ use crate::error::{Attempt, DexError, Result, Retry};
 use crate::layout::digest::{self, DIGESTS, own_copy};
 use crate::layout::{Layout, header};
 use crate::node::HasWords;
-use crate::tree::journal::{self, Promised};
+use crate::shared::record::Promised;
+use crate::tree::journal;
 use crate::tree::{Ctx, Tree, clear, count};
 
 /// A shared node that this worker has locked, with the bytes of remote memory.

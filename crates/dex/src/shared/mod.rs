@@ -11,3 +11,4 @@
 
 pub(crate) mod locked;
 pub(crate) mod parent;
+pub(crate) mod record;

@@ -15,7 +15,7 @@ use crate::node::{Node, Target};
 use crate::ownership::view::{Purpose, View};
 use crate::recovery::restart::RestartPolicy;
 use crate::recovery::{room, unfinished};
-use crate::shared::{locked, parent};
+use crate::shared::{locked, parent, record};
 use crate::smo::orphans;
 use crate::smo::split::leads_to;
 use crate::tree::journal::{self, Room};
@@ -316,7 +316,7 @@ async fn merge_under_shared<L: Layout, E: Endpoint>(
     let separator = above.key_at(at);
     let merged = merge_latched(tree, ctx, &pair, &separator).map(|(ticket, _left_guard)| {
         tree.node_mut(&parent).inner_remove(at);
-        let gsn = journal::note_shared(tree, room, &[pair.left.frame], [&parent], &[right]);
+        let gsn = record::note_shared(tree, room, &[pair.left.frame], [&parent], &[right]);
         Unlinked::new(ticket).logged(gsn)
     });
     let unlinked = match merged {

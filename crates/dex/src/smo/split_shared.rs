@@ -12,10 +12,10 @@ use crate::error::{Attempt, Retry};
 use crate::layout::{Layout, NodeInit};
 use crate::recovery::room;
 use crate::shared::locked::{self, LockedNode};
-use crate::shared::parent;
+use crate::shared::{parent, record};
 use crate::smo::cut::{Cut, Pending, Separator, SplitAt};
 use crate::smo::split::{self, Split};
-use crate::tree::journal::{self, Room};
+use crate::tree::journal::Room;
 use crate::tree::new_node::{self, NewNode};
 use crate::tree::{Ctx, Tree, VersionedNode, clear, count};
 
@@ -96,7 +96,7 @@ fn split_into_parent<'t, L: Layout>(
     };
     guard.mark_dirty();
     tree.node_mut(parent).link(&separator.key, new.addr().raw());
-    journal::note_shared(tree, room, &[frame, right], [parent], &[]);
+    record::note_shared(tree, room, &[frame, right], [parent], &[]);
     Ok(Split::Done)
 }
 
@@ -141,7 +141,7 @@ pub(crate) async fn split_shared<L: Layout, E: Endpoint>(
     new.link();
     read::mark_shared(tree, &tree.view(ctx), &node.page);
     node.owe();
-    journal::note_shared(tree, room, &[], [&parent, &node], &[]);
+    record::note_shared(tree, room, &[], [&parent, &node], &[]);
     locked::write_unlock(tree, ctx, parent).await?;
     locked::write_unlock(tree, ctx, node).await?;
     count(&tree.smo_counters.splits);
@@ -199,7 +199,7 @@ pub(crate) async fn grow_shared_root<L: Layout, E: Endpoint>(
     read::mark_shared(tree, &tree.view(ctx), &root.page);
     left.link();
     right.link();
-    journal::note_shared(tree, room, &[], [&root], &[]);
+    record::note_shared(tree, room, &[], [&root], &[]);
     locked::write_unlock(tree, ctx, root).await?;
     count(&tree.smo_counters.root_changes);
     Ok(Split::Done)

@@ -6,7 +6,6 @@
 //! everything that it has seen. A node is written once the log has everything up to its number and, if its
 //! entries moved, its image. Without a log nothing of this happens.
 
-use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
 use pando_cache::sync::Word;
@@ -15,12 +14,11 @@ use pando_fabric::defect::defect;
 use pando_fabric::{Endpoint, GlobalAddr, PageBuf, outlined};
 use pando_log::defect::OfIndex;
 use pando_log::{Entry, Image, Log, LogError, Record, Reservation, Share};
-use pando_pool::{Awaited, ValueRef};
+use pando_pool::ValueRef;
 
 use crate::change::{Change, Outcome};
 use crate::error::{DexError, Result};
 use crate::layout::{Layout, NewValue, Stored};
-use crate::shared::locked::LockedNode;
 use crate::tree::{Ctx, Tree};
 
 /// Bytes of a log for each byte of cache: a checkpoint may log an image of each node in the cache, in a
@@ -111,54 +109,12 @@ pub(crate) fn note_nodes<L: Layout>(
     gsn
 }
 
-/// A record about pages that are still to be written. It stays in the log until they are.
-pub(crate) struct Promised {
-    log: Arc<Log>,
-    pub gsn: u64,
-    hold: u64,
-}
-
-impl Awaited for Promised {
-    fn has_happened(&self) -> bool {
-        self.log.is_settled(self.gsn)
-    }
-}
-
-impl Drop for Promised {
-    fn drop(&mut self) {
-        self.log.release(self.hold);
-    }
-}
-
-/// [`note_nodes`] with shared nodes, which the caller has locked and writes through once the log has the record. Their
-/// images begin with the word of the lock: they are redone if they are still locked like this, and unlocked by that.
-/// From here on the shared nodes must be written in any case.
-pub(crate) fn note_shared<L: Layout, const N: usize>(
-    tree: &Tree<L>,
-    room: Room<'_>,
-    nodes: &[FrameRef<'_>],
-    shared: [&LockedNode<'_>; N],
-    freed: &[GlobalAddr],
-) -> u64 {
-    let (Some(room), Some(log)) = (room, &tree.config.log) else { return 0 };
-    // Before the record gets its number.
-    let hold = log.hold().keep();
-    let images = nodes.iter().map(|node| (own_addr(*node), image_of(tree, *node)));
-    let images: Vec<_> = images.chain(shared.iter().map(|node| (node.addr(), node.image()))).collect();
-    let images = images.iter().map(|(page, bytes)| Image { page: *page, bytes }).collect();
-    let gsn = log.append(room, &Record::Pages { images, freed: freed.to_vec() });
-    nodes.iter().for_each(|node| node.set_mark(Mark { gsn, has_moved: false }));
-    let promised = Arc::new(Promised { log: Arc::clone(log), gsn, hold });
-    shared.iter().for_each(|node| node.owe_after(Arc::clone(&promised)));
-    gsn
-}
-
-fn own_addr(node: FrameRef<'_>) -> GlobalAddr {
+pub(crate) fn own_addr(node: FrameRef<'_>) -> GlobalAddr {
     GlobalAddr::from_raw(node.addr()).expect("own addresses are not swizzled")
 }
 
 /// Bytes of the remote copy of a latched node. Its children keep their addresses as long as it is latched.
-fn image_of<L: Layout>(tree: &Tree<L>, node: FrameRef<'_>) -> Vec<u8> {
+pub(crate) fn image_of<L: Layout>(tree: &Tree<L>, node: FrameRef<'_>) -> Vec<u8> {
     let words: Vec<Word> = node.words().iter().map(|word| Word::new(word.load(Relaxed))).collect();
     words[0].store(0, Relaxed);
     for i in 0..tree.layout.child_count(&words) {
