@@ -81,12 +81,12 @@ pub async fn redo<L: Layout, E: Endpoint>(
 }
 
 /// Gives back the locks of inner nodes of an index that no process uses, all of whose logs were redone. Their holders died,
-/// and had not begun to write what was to come. Returns the number of nodes.
+/// and had not begun to write what was to come.
 ///
 /// # Errors
 /// [`DexError::Corrupt`]; errors of the fabric, after which it can be done again.
-pub async fn give_back_locks<L: Layout, E: Endpoint>(ep: &E, layout: L, root: GlobalAddr) -> Result<u64> {
-    let (mut unlocked, mut to_read) = (0, vec![root]);
+pub async fn give_back_locks<L: Layout, E: Endpoint>(ep: &E, layout: L, root: GlobalAddr) -> Result<()> {
+    let mut to_read = vec![root];
     while !to_read.is_empty() {
         let some = to_read.split_off(to_read.len().saturating_sub(AT_ONCE));
         let reads = some.iter().map(|&addr| ep.read(addr, ep.buffer(layout.node_size())));
@@ -96,7 +96,6 @@ pub async fn give_back_locks<L: Layout, E: Endpoint>(ep: &E, layout: L, root: Gl
             layout.verify(node.words()).map_err(|reason| DexError::Corrupt { addr, reason })?;
             if unlocked_version(page.get(0)).is_none() && node.level() > 0 {
                 ep.write_word(addr, unlock_word(page.get(0))).await?;
-                unlocked += 1;
             }
             if node.level() > 1 {
                 let children = (0..=node.count()).map(|i| node.child_addr(i));
@@ -107,7 +106,7 @@ pub async fn give_back_locks<L: Layout, E: Endpoint>(ep: &E, layout: L, root: Gl
             ep.recycle(page);
         }
     }
-    Ok(unlocked)
+    Ok(())
 }
 
 /// The word of the lock at the front of the image of a shared node.

@@ -10,7 +10,7 @@ use std::time::Instant;
 use pando_dex::audit::Report;
 use pando_elf_remote::{audit_table, is_elf};
 use pando_fabric::GlobalAddr;
-use pando_pool::{IndexRecord, LogPlace};
+use pando_pool::IndexRecord;
 use pando_rt::block_on;
 
 use crate::error::{Error, Result};
@@ -49,9 +49,8 @@ fn has_all_logs(shared: &Shared, ep: &AnyEndpoint) -> Result<bool> {
     let records = block_on(ep, shared.pool.list_indexes(ep))?;
     let was_open = |record: &IndexRecord| !record.root.is_null() && record.owners.iter().any(Option::is_some);
     let has_log = |record: &IndexRecord| {
-        let is_logged = |partition| {
-            let is_it = |log: &LogPlace| log.index_id == record.id && usize::from(log.partition) == partition;
-            record.owners[partition].is_none() || logs.iter().any(is_it)
+        let is_logged = |partition: usize| {
+            record.owners[partition].is_none() || logs.iter().any(|log| log.is_of(record.id, partition))
         };
         (0..record.owners.len()).all(is_logged)
     };

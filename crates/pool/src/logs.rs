@@ -44,6 +44,11 @@ pub enum LogChange {
 }
 
 impl LogPlace {
+    /// Whether it is the log of this partition.
+    pub fn is_of(&self, index_id: u32, partition: usize) -> bool {
+        self.index_id == index_id && usize::from(self.partition) == partition
+    }
+
     fn to_words(self) -> [u64; 2] {
         let writer = self.writer.map_or(0, |slot| u64::from(slot.0) + 1);
         [u64::from(self.index_id) | u64::from(self.partition) << 32 | writer << 48, self.root.raw()]
@@ -128,13 +133,15 @@ impl Pool {
         let (old, before) = self.list_of_logs(ep).await?;
         let (mut logs, mut removed) = (before.clone(), Vec::new());
         for &(partition, change) in changes {
-            let partition = u16::try_from(partition).expect("no index has as many boundaries");
-            let at = logs.iter().position(|log| log.index_id == index_id && log.partition == partition);
+            let at = logs.iter().position(|log| log.is_of(index_id, partition));
             if let (LogChange::Set(_) | LogChange::Remove, Some(at)) = (change, at) {
                 removed.push(logs.remove(at));
             }
             match (change, at) {
-                (LogChange::Set(root), _) => logs.push(LogPlace { index_id, partition, writer: None, root }),
+                (LogChange::Set(root), _) => {
+                    let partition = u16::try_from(partition).expect("no index has as many boundaries");
+                    logs.push(LogPlace { index_id, partition, writer: None, root });
+                }
                 (LogChange::Write, Some(at)) => logs[at].writer = Some(mine),
                 (LogChange::Leave, Some(at)) if logs[at].writer == Some(mine) => logs[at].writer = None,
                 _ => {}

@@ -9,9 +9,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use super::servers::{Past, Servers};
 use pando_log::Log;
 
+use super::servers::{Past, Servers};
 use crate::error::{Error, Result};
 use crate::options::Ownership;
 use crate::shared::lock;

@@ -83,7 +83,14 @@ fn remake(
         if had.as_ref().map(Space::bytes) == wanted || !is_empty(ep, had.as_ref())? {
             continue;
         }
-        let new = wanted.map(|bytes| make(shared, ep, index_id, bytes)).transpose()?;
+        let new = match wanted.map(|bytes| make(shared, ep, index_id, bytes)).transpose() {
+            Ok(new) => new,
+            Err(error) => {
+                // All or none.
+                free(shared, ep, &made)?;
+                return Err(error);
+            }
+        };
         changes
             .push((partition, new.as_ref().map_or(LogChange::Remove, |space| LogChange::Set(space.root()))));
         made.extend(new);
@@ -214,8 +221,8 @@ pub(super) fn find(
 }
 
 fn find_among(ep: &AnyEndpoint, logs: &[LogPlace], index_id: u32, partition: usize) -> Result<Option<Space>> {
-    let is_it = |log: &&LogPlace| log.index_id == index_id && usize::from(log.partition) == partition;
-    logs.iter().find(is_it).map(|place| read_space(ep, place)).transpose()
+    let place = logs.iter().find(|log| log.is_of(index_id, partition));
+    place.map(|place| read_space(ep, place)).transpose()
 }
 
 fn find_all(shared: &Shared, ep: &AnyEndpoint, index_id: u32) -> Result<Vec<Space>> {
