@@ -9,14 +9,16 @@
 //! back, only if the node is still locked like this: else the writer had written it itself, and others may have changed
 //! it since.
 
+use pando_cache::sync::Word;
 use pando_fabric::{Endpoint, GlobalAddr, PageBuf, WORD, join_all};
-use pando_log::{Change, Contents, Entry, PagePlan, Rewrite, persist_all, plan};
+use pando_log::{Change, Contents, Entry, PagePlan, Rewrite, Span, persist_all, plan};
 use pando_pool::ValueRef;
 use pando_pool::lock::{unlock_word, unlocked_version};
 
 use crate::error::{DexError, Result};
-use crate::layout::{Layout, Stored};
+use crate::layout::{Layout, Stored, header};
 use crate::node::{Node, NodeMut};
+use crate::ownership::range::KeyRange;
 
 /// Numbers of a recovery.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -44,7 +46,8 @@ pub async fn redo<L: Layout, E: Endpoint>(
     let mut redone = Redone::default();
     persist_all(ep).await?;
     let mut rewrite = Rewrite::begin(ep, contents).await?;
-    let pages: Vec<_> = plan(contents)?.into_iter().collect();
+    let is_left = |image: &[u8], left: Span<'_>| is_left(layout, image, left);
+    let pages: Vec<_> = plan(contents, is_left)?.into_iter().collect();
     for group in pages.chunks(AT_ONCE) {
         progress(redone.pages, pages.len() as u64);
         redone.pages += group.len() as u64;
@@ -78,6 +81,14 @@ pub async fn redo<L: Layout, E: Endpoint>(
     rewrite.finish(ep).await?;
     persist_all(ep).await?;
     Ok(redone)
+}
+
+/// Whether the image is of an owned node with some of the keys that left. That of a shared one is redone under its lock only.
+fn is_left<L: Layout>(layout: L, image: &[u8], left: Span<'_>) -> bool {
+    let words: Vec<Word> =
+        image.as_chunks().0.iter().map(|word| Word::new(u64::from_le_bytes(*word))).collect();
+    let left = KeyRange { low: left.low.map(<[u8]>::to_vec), high: left.high.map(<[u8]>::to_vec) };
+    header::get(&words, 0) == 0 && !left.is_apart_from_node(Node::new(&layout, &words))
 }
 
 /// Gives back the locks of inner nodes of an index that no process uses, all of whose logs were redone. Their holders died,

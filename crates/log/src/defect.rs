@@ -52,6 +52,25 @@ pub enum OfShared {
     RepairBeforeHeir,
 }
 
+/// A rule for keys that move between compute servers with logs, and is broken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OfMoves {
+    /// The log does not say that keys went to another compute server.
+    LeftUnlogged,
+    /// A node that becomes shared is in no record when it counts as clean.
+    ShareUnlogged,
+}
+
+impl OfMoves {
+    pub const ALL: [Self; 2] = [Self::LeftUnlogged, Self::ShareUnlogged];
+}
+
+impl defect::Defect for OfMoves {
+    fn number(self) -> u8 {
+        self as u8
+    }
+}
+
 /// A step that makes the log survive a loss of power, and is skipped. Tests of an index find these.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OfPower {

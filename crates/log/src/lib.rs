@@ -56,7 +56,7 @@ pub use error::{LogError, Result};
 pub use log::{Checkpoint, Hold, Lease, Log, Options};
 pub use plan::{PagePlan, plan};
 pub use reader::{Contents, Report};
-pub use record::{Change, Entry, Image, Record};
+pub use record::{Change, Entry, Image, Record, Span};
 pub use rewrite::Rewrite;
 pub use space::{Blocks, Shape, Space};
 pub use tap::Sink;

@@ -5,14 +5,18 @@
 //! image in the log has been written only after changes that each replaced one value in place. Whichever of
 //! these a torn or older copy has, doing all of them again, in order, leads to the last one. So entries are
 //! applied behind the image or, without one, all of them.
+//!
+//! Keys that left had all their changes in the pages by then. So what the log says about them before that is dropped, as
+//! are the images of all pages that have such keys: the pages belong to others since, or several compute servers share
+//! them.
 
 use std::collections::BTreeMap;
 
 use pando_fabric::GlobalAddr;
 
-use crate::error::{LogError, Result};
+use crate::error::Result;
 use crate::reader::Contents;
-use crate::record::{Entry, Record};
+use crate::record::{Entry, Record, Span};
 
 /// Redo of one page.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -25,31 +29,39 @@ pub struct PagePlan<'b> {
     pub gsn: u64,
 }
 
-/// The pages to be redone. Pages that were freed and are not in use again are not among them.
+/// The pages to be redone. Pages that were freed and are not in use again are not among them. `is_left` tells of an image
+/// whether its page has keys of a span that left, and is no longer this compute server's alone.
 ///
 /// # Errors
-/// [`LogError::Damaged`], also for an entry of a page that was freed.
-pub fn plan(contents: &Contents) -> Result<BTreeMap<GlobalAddr, PagePlan<'_>>> {
-    // `None` for a page that was freed.
-    let mut pages: BTreeMap<GlobalAddr, Option<PagePlan<'_>>> = BTreeMap::new();
+/// [`crate::LogError::Damaged`].
+pub fn plan(
+    contents: &Contents,
+    is_left: impl Fn(&[u8], Span<'_>) -> bool,
+) -> Result<BTreeMap<GlobalAddr, PagePlan<'_>>> {
+    let mut pages: BTreeMap<GlobalAddr, PagePlan<'_>> = BTreeMap::new();
     for record in contents.records() {
         let (gsn, record) = record?;
         match record {
             Record::Entry(entry) => {
-                let page = pages.entry(entry.page).or_insert_with(|| Some(PagePlan::default()));
-                let reason = "an entry belongs to a page that was freed";
-                let page = page.as_mut().ok_or(LogError::Damaged { addr: entry.page, reason })?;
+                let page = pages.entry(entry.page).or_default();
                 page.entries.push(entry);
                 page.gsn = gsn;
             }
             Record::Pages { images, freed } => {
                 for image in images {
                     let plan = PagePlan { image: Some(image.bytes), entries: Vec::new(), gsn };
-                    pages.insert(image.page, Some(plan));
+                    pages.insert(image.page, plan);
                 }
-                freed.into_iter().for_each(|page| drop(pages.insert(page, None)));
+                freed.into_iter().for_each(|page| drop(pages.remove(&page)));
             }
+            Record::Left(span) => pages.retain(|_, plan| match plan.image {
+                Some(image) => !is_left(image, span),
+                None => {
+                    plan.entries.retain(|entry| !span.contains(entry.key));
+                    !plan.entries.is_empty()
+                }
+            }),
         }
     }
-    Ok(pages.into_iter().filter_map(|(page, plan)| Some((page, plan?))).collect())
+    Ok(pages)
 }

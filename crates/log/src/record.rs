@@ -9,6 +9,7 @@
 //!
 //! Put, PutLong, Remove   [page] [key] [value]               a put of 8 B + 8 B: 40 B
 //! Pages                  [images:32][freed:32] [length of an image] [page, image]... [freed page]...
+//! Left                   [length of the low key + 1:32][length of the high key + 1:32] [low key] [high key]      0 for no bound
 //! ```
 
 use pando_fabric::GlobalAddr;
@@ -21,6 +22,7 @@ const PUT: u16 = 1;
 const PUT_LONG: u16 = 2;
 const REMOVE: u16 = 3;
 const PAGES: u16 = 4;
+const LEFT: u16 = 5;
 
 /// A change of one entry of a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,6 +49,19 @@ pub struct Image<'b> {
     pub bytes: &'b [u8],
 }
 
+/// Keys from `low` up to, but not including, `high`; `None` is no bound.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Span<'b> {
+    pub low: Option<&'b [u8]>,
+    pub high: Option<&'b [u8]>,
+}
+
+impl Span<'_> {
+    pub fn contains(&self, key: &[u8]) -> bool {
+        self.low.is_none_or(|low| low <= key) && self.high.is_none_or(|high| key < high)
+    }
+}
+
 /// What one record says.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Record<'b> {
@@ -55,6 +70,9 @@ pub enum Record<'b> {
     /// Pages have these bytes, and others are no longer in use, all together: a change of the structure, or
     /// the image of a page that is about to be written. All images are of one length.
     Pages { images: Vec<Image<'b>>, freed: Vec<GlobalAddr> },
+    /// These keys went to another compute server. What the log has of them before this is in the pages, and the pages
+    /// may have changed since.
+    Left(Span<'b>),
 }
 
 /// Length of a record of `bytes` bytes with its padding.
@@ -82,6 +100,9 @@ impl<'b> Record<'b> {
             Self::Pages { images, freed } => {
                 let bytes = images.first().map_or(0, |image| image.bytes.len());
                 Self::pages_len(images.len(), bytes, freed.len())
+            }
+            Self::Left(Span { low, high }) => {
+                padded(HEADER + 8 + low.map_or(0, <[u8]>::len) + high.map_or(0, <[u8]>::len))
             }
         }
     }
@@ -117,6 +138,14 @@ impl<'b> Record<'b> {
                 }
                 freed.iter().for_each(|page| out.put_u64(page.raw()));
             }
+            Self::Left(Span { low, high }) => {
+                out.put_u16(0);
+                out.put_u16(LEFT);
+                out.put_u64(gsn);
+                let bounds = [low, high];
+                bounds.iter().for_each(|bound| out.put_u32(bound.map_or(0, |key| key.len() as u32 + 1)));
+                bounds.into_iter().flatten().for_each(|key| out.extend_from_slice(key));
+            }
         }
         let len = out.len() - start;
         out.set_u32(start, len as u32);
@@ -137,6 +166,16 @@ impl<'b> Record<'b> {
             let freed = (0..freed).map(|_| page(&mut reader)).collect::<Option<_>>()?;
             reader.end().ok()?;
             return Some(Self::Pages { images, freed });
+        }
+        if raw.kind == LEFT {
+            let lens = [reader.u32().ok()?, reader.u32().ok()?];
+            let mut bound = |len: u32| match len.checked_sub(1) {
+                Some(len) => reader.bytes(len as usize).ok().map(Some),
+                None => Some(None),
+            };
+            let (low, high) = (bound(lens[0])?, bound(lens[1])?);
+            reader.end().ok()?;
+            return Some(Self::Left(Span { low, high }));
         }
         let page = page(&mut reader)?;
         let key = reader.bytes(raw.key_len).ok()?;
@@ -209,7 +248,7 @@ mod tests {
         #[test]
         fn records_come_back(
             gsn in 1..u64::MAX, key in vec(any::<u8>(), 0..40), value in vec(any::<u8>(), 0..40),
-            kind in 0..4, images in vec(any::<[u8; 24]>(), 0..4), freed in vec(0..99u64, 0..3),
+            kind in 0..6, images in vec(any::<[u8; 24]>(), 0..4), freed in vec(0..99u64, 0..3),
         ) {
             let change = match kind {
                 0 => Change::Put(&value),
@@ -221,6 +260,8 @@ mod tests {
                     images: images.iter().enumerate().map(|(i, bytes)| Image { page: page(i as u64), bytes }).collect(),
                     freed: freed.into_iter().map(page).collect(),
                 },
+                4 => Record::Left(Span { low: Some(&key), high: Some(&value) }),
+                5 => Record::Left(Span { low: None, high: Some(&value).filter(|high| !high.is_empty()).map(|high| &high[..]) }),
                 _ => Record::Entry(Entry { page: page(7), key: &key, change }),
             };
             let mut bytes = vec![9];

@@ -50,7 +50,8 @@ fn has_all_logs(shared: &Shared, ep: &AnyEndpoint) -> Result<bool> {
     let was_open = |record: &IndexRecord| !record.root.is_null() && record.owners.iter().any(Option::is_some);
     let has_log = |record: &IndexRecord| {
         let is_logged = |partition: usize| {
-            record.owners[partition].is_none() || logs.iter().any(|log| log.is_of(record.id, partition))
+            record.owners[partition].is_none()
+                || logs.iter().any(|log| log.is_of(record.id, record.logs[partition]))
         };
         (0..record.owners.len()).all(is_logged)
     };
@@ -65,7 +66,9 @@ fn redo_all(shared: &Shared, ep: &AnyEndpoint) -> Result<Recovery> {
     // 1. Bring the pages of each index to the end of its logs.
     let mut indexes = BTreeSet::new();
     for place in block_on(ep, shared.pool.logs(ep))? {
-        let Some(record) = records.iter().find(|record| record.id == place.index_id) else { continue };
+        let names_it =
+            |record: &&IndexRecord| record.logs.iter().any(|&number| place.is_of(record.id, number));
+        let Some(record) = records.iter().find(names_it) else { continue };
         let pages = |done, total| shared.config.report_recovery(RecoveryProgress::Pages { done, total });
         let contents = logs::read_contents(ep, logs::read_space(ep, &place)?)?;
         let log = redo::redo(ep, contents, record, pages)?;

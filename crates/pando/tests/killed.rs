@@ -4,7 +4,7 @@
 //!
 //! In some of the plans the pool is in the memory of memory servers, reached by TCP, which stays when the process is
 //! killed. They take the process for dead after a while, and the next one that opens the index is its heir. In some, the
-//! process runs several compute servers, each with a log of its own.
+//! process runs several compute servers, each with a log of its own, and moves keys between them all the time.
 //!
 //! The process also drops, creates and loads an index, which is there as a whole or not at all.
 //!
@@ -392,8 +392,45 @@ fn child(plan: &Plan, directory: &Path, round: u64) -> ExitCode {
             scope.spawn(move || work(plan, index, &Known::open(directory), thread, round));
         }
         load(&cluster, round);
+        if plan.compute > 1 {
+            move_keys(&index, round);
+        }
     });
     ExitCode::SUCCESS
+}
+
+/// Moves boundaries, adds and removes compute servers without end.
+fn move_keys(index: &Index, round: u64) {
+    let mut random = round * 7919 + 5;
+    let mut added = Vec::new();
+    loop {
+        random = next(random);
+        let done = match (random >> 40) % 4 {
+            0 if added.len() < 2 => {
+                index.add_compute_server(&key_of(random >> 20)).map(|number| added.push(number))
+            }
+            1 if !added.is_empty() => {
+                index.remove_compute_server(added.remove((random >> 32) as usize % added.len()))
+            }
+            _ => move_one(index, random),
+        };
+        done.expect("keys can move");
+    }
+}
+
+/// Moves one boundary to a key between those beside it.
+fn move_one(index: &Index, random: u64) -> Result<(), Error> {
+    let boundaries = index.boundaries()?;
+    let at = (random >> 50) as usize % boundaries.len();
+    let number =
+        |key: &[u8]| key.iter().chain(&[0; 8]).take(8).fold(0, |sum, &byte| sum << 8 | u64::from(byte));
+    let low = at.checked_sub(1).map_or(0, |below| number(&boundaries[below]));
+    let high = boundaries.get(at + 1).map_or(u64::MAX, |above| number(above));
+    if high - low < 2 {
+        return Ok(());
+    }
+    let to = low + 1 + random % (high - low - 1);
+    index.move_boundary(at, &to.to_be_bytes())
 }
 
 /// Operates without end.

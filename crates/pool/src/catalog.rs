@@ -25,8 +25,7 @@ use crate::logs::LogChange;
 use crate::pool::Pool;
 use crate::process::AttachSlot;
 use crate::record::{
-    IndexRecord, IndexSpec, RECORD_BYTES, RecordBlock, RecordValues, decode_boundaries, decode_owners,
-    encode_boundaries, encode_owners,
+    IndexRecord, IndexSpec, RECORD_BYTES, RecordBlock, RecordValues, encode_boundaries, encode_owners,
 };
 use crate::value::ValueRef;
 
@@ -38,6 +37,7 @@ struct Claim<'c> {
     owner: Option<AttachSlot>,
     /// Also if the owner died.
     from_dead: bool,
+    /// Changes of logs, by partition.
     logs: &'c [(usize, LogChange)],
 }
 
@@ -94,6 +94,12 @@ impl Pool {
         Ok(record)
     }
 
+    /// [`Pool::open_index`] for a caller that holds the catalog lock.
+    pub(crate) async fn record_locked<E: Endpoint>(&self, ep: &E, name: &str) -> Result<IndexRecord> {
+        let found = self.find_known(ep, name).await?;
+        self.load(ep, found.block).await
+    }
+
     /// Returns the record of the index named `name`.
     ///
     /// # Errors
@@ -101,11 +107,7 @@ impl Pool {
     /// records, and [`PoolError::LockTimedOut`] or [`PoolError::NotClosedCleanly`] if a change of the catalog
     /// does not end.
     pub async fn open_index<E: Endpoint>(&self, ep: &E, name: &str) -> Result<IndexRecord> {
-        self.look_at_catalog(ep, async || {
-            let found = self.find_known(ep, name).await?;
-            self.load(ep, found.block).await
-        })
-        .await
+        self.look_at_catalog(ep, async || self.record_locked(ep, name).await).await
     }
 
     /// A number that differs after any change of the catalog; `None` during a change. Cheaper than opening an
@@ -245,7 +247,7 @@ impl Pool {
         self.claim_logged(ep, name, partitions, &[]).await
     }
 
-    /// [`Pool::claim_partitions`], and changes logs of the index before. Nobody owns a partition without the log
+    /// [`Pool::claim_partitions`], and changes logs of these partitions before. Nobody owns a partition without the log
     /// that it is to have.
     ///
     /// # Errors
@@ -308,7 +310,9 @@ impl Pool {
                 }
                 record.owners[partition] = claim.owner;
             }
-            self.change_logs_locked(ep, record.id, claim.logs).await?;
+            let logs: Vec<_> =
+                claim.logs.iter().map(|&(partition, change)| (record.logs[partition], change)).collect();
+            self.change_logs_locked(ep, record.id, &logs).await?;
             self.replace(ep, &found, record).await
         })
         .await
@@ -490,7 +494,7 @@ impl Pool {
             for (_, at) in directory.entries {
                 let mut block = self.read_record(ep, at).await?;
                 let record = self.load(ep, block.clone()).await?;
-                let no_owners = encode_owners(&vec![None; record.owners.len()]);
+                let no_owners = encode_owners(&vec![None; record.owners.len()], &record.logs);
                 self.exchange_owners(ep, &mut block, &no_owners).await?;
                 block.version += 1;
                 self.replace_block(ep, at, &block).await?;
@@ -523,7 +527,8 @@ impl Pool {
         record: &IndexRecord,
         stored: &mut Vec<ValueRef>,
     ) -> Result<RecordValues> {
-        let (boundaries, owners) = (encode_boundaries(&record.boundaries), encode_owners(&record.owners));
+        let boundaries = encode_boundaries(&record.boundaries);
+        let owners = encode_owners(&record.owners, &record.logs);
         for bytes in [&boundaries, &owners, &owners] {
             stored.push(self.put_value(ep, PLACEMENT, bytes).await?);
         }
@@ -595,8 +600,9 @@ impl Pool {
         let mut new = Vec::new();
         let replaced = async {
             let mut block = RecordBlock::new(&record, old.values());
-            if before.boundaries == record.boundaries {
-                self.exchange_owners(ep, &mut block, &encode_owners(&record.owners)).await?;
+            if before.boundaries == record.boundaries && before.logs == record.logs {
+                let owners = encode_owners(&record.owners, &record.logs);
+                self.exchange_owners(ep, &mut block, &owners).await?;
             } else {
                 let values = self.put_partitions(ep, &record, &mut new).await?;
                 block = RecordBlock::new(&record, values);
@@ -676,19 +682,16 @@ impl Pool {
 
     /// Reads a record's partitions.
     async fn load<E: Endpoint>(&self, ep: &E, block: RecordBlock) -> Result<IndexRecord> {
-        let mut bytes = Vec::new();
+        let (mut boundaries, mut owners) = (Vec::new(), Vec::new());
         let corrupt = |addr| PoolError::Corrupt { addr, reason: "these are no partitions of an index" };
         let damaged = |error| match error {
             PoolError::ValueChanged { addr } => corrupt(addr),
             other => other,
         };
-        self.get_value(ep, block.boundaries, &mut bytes).await.map_err(damaged)?;
-        let boundaries = decode_boundaries(&bytes).ok_or_else(|| corrupt(block.boundaries.addr))?;
-        self.get_value(ep, block.owners, &mut bytes).await.map_err(damaged)?;
-        let owners = decode_owners(&bytes)
-            .filter(|owners| owners.len() == boundaries.len() + 1)
-            .ok_or_else(|| corrupt(block.owners.addr))?;
-        Ok(block.with_partitions(boundaries, owners))
+        self.get_value(ep, block.boundaries, &mut boundaries).await.map_err(damaged)?;
+        self.get_value(ep, block.owners, &mut owners).await.map_err(damaged)?;
+        let at = block.owners.addr;
+        block.with_partitions(&boundaries, &owners).ok_or_else(|| corrupt(at))
     }
 
     /// Runs `look` until the catalog did not change during it.

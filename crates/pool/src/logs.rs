@@ -1,7 +1,8 @@
-//! The list of the logs in a pool: the root of the log of each partition that has one, and who writes to it.
+//! The list of the logs in a pool: the root of the log of each partition that has one, and who writes to it. The record
+//! of an index has the number of the log of each partition. A log that no record names holds nothing.
 //!
 //! ```text
-//! superblock of server 0 --> [checksum][number of logs] ([index id:32][partition:16][writer + 1:16][root of its log])...
+//! superblock of server 0 --> [checksum][number of logs] ([index id:32][number:16][writer + 1:16][root of the log])...
 //! ```
 //! A change, under the catalog lock, writes a new block and then stores the word that leads to it, and persists each, so
 //! a writer that stops anywhere, or a loss of power, leaves the old list or the new one. What a log holds is no concern
@@ -19,45 +20,46 @@ use crate::layout::LOGS_AT;
 use crate::pool::Pool;
 use crate::process::AttachSlot;
 
-/// The log of one partition of an index.
+/// A log of an index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LogPlace {
     pub index_id: u32,
-    pub partition: u16,
+    /// The partition that has this number in the record of the index has this log ([`crate::IndexRecord::logs`]).
+    pub number: u16,
     /// The process whose changes it holds, if it holds any.
     pub writer: Option<AttachSlot>,
     /// Address of the root of the log.
     pub root: GlobalAddr,
 }
 
-/// What happens to the log of a partition.
+/// What happens to a log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LogChange {
-    /// It has the log with this root from now on.
+    /// The log of this number has this root from now on.
     Set(GlobalAddr),
-    /// It has none from now on.
+    /// There is none of this number from now on.
     Remove,
-    /// This process writes to it from now on, if it has one.
+    /// This process writes to it from now on, if there is one.
     Write,
     /// This process no longer writes to it, if it did.
     Leave,
 }
 
 impl LogPlace {
-    /// Whether it is the log of this partition.
-    pub fn is_of(&self, index_id: u32, partition: usize) -> bool {
-        self.index_id == index_id && usize::from(self.partition) == partition
+    /// Whether it is the log of this number of the index.
+    pub fn is_of(&self, index_id: u32, number: u16) -> bool {
+        self.index_id == index_id && self.number == number
     }
 
     fn to_words(self) -> [u64; 2] {
         let writer = self.writer.map_or(0, |slot| u64::from(slot.0) + 1);
-        [u64::from(self.index_id) | u64::from(self.partition) << 32 | writer << 48, self.root.raw()]
+        [u64::from(self.index_id) | u64::from(self.number) << 32 | writer << 48, self.root.raw()]
     }
 
     fn from_words([of, root]: [u64; 2]) -> Option<Self> {
         let writer = ((of >> 48) as u16).checked_sub(1).map(AttachSlot);
-        let (index_id, partition) = (of as u32, (of >> 32) as u16);
-        Some(Self { index_id, partition, writer, root: GlobalAddr::from_raw(root)? })
+        let (index_id, number) = (of as u32, (of >> 32) as u16);
+        Some(Self { index_id, number, writer, root: GlobalAddr::from_raw(root)? })
     }
 }
 
@@ -102,7 +104,7 @@ impl Pool {
         Ok((at, logs.ok_or_else(|| corrupt(at))?))
     }
 
-    /// Changes logs of an index, by partition; returns those that it has no longer.
+    /// Changes logs of an index, by number; returns those that it has no longer.
     ///
     /// # Errors
     /// A full pool; [`PoolError::CatalogUnknown`] if it is not known which list the pool has; errors of the catalog
@@ -111,7 +113,7 @@ impl Pool {
         &self,
         ep: &E,
         index_id: u32,
-        changes: &[(usize, LogChange)],
+        changes: &[(u16, LogChange)],
     ) -> Result<Vec<LogPlace>> {
         if changes.is_empty() {
             return Ok(Vec::new());
@@ -119,12 +121,28 @@ impl Pool {
         self.change_catalog(ep, async || self.change_logs_locked(ep, index_id, changes).await).await
     }
 
+    /// Enters a log for a partition that is still to be made. Returns its number, which no log and no partition of the
+    /// index has.
+    ///
+    /// # Errors
+    /// As [`Pool::change_logs`]; [`PoolError::InvalidIndex`] if there are too many.
+    pub async fn add_log<E: Endpoint>(&self, ep: &E, name: &str, root: GlobalAddr) -> Result<u16> {
+        self.change_catalog(ep, async || {
+            let record = self.record_locked(ep, name).await?;
+            let (_, logs) = self.list_of_logs(ep).await?;
+            let number = record.unused_log(&logs)?;
+            self.change_logs_locked(ep, record.id, &[(number, LogChange::Set(root))]).await?;
+            Ok(number)
+        })
+        .await
+    }
+
     /// [`Pool::change_logs`] for a caller that holds the catalog lock.
     pub(crate) async fn change_logs_locked<E: Endpoint>(
         &self,
         ep: &E,
         index_id: u32,
-        changes: &[(usize, LogChange)],
+        changes: &[(u16, LogChange)],
     ) -> Result<Vec<LogPlace>> {
         if changes.is_empty() {
             return Ok(Vec::new());
@@ -132,16 +150,13 @@ impl Pool {
         let mine = self.writer_slot()?;
         let (old, before) = self.list_of_logs(ep).await?;
         let (mut logs, mut removed) = (before.clone(), Vec::new());
-        for &(partition, change) in changes {
-            let at = logs.iter().position(|log| log.is_of(index_id, partition));
+        for &(number, change) in changes {
+            let at = logs.iter().position(|log| log.is_of(index_id, number));
             if let (LogChange::Set(_) | LogChange::Remove, Some(at)) = (change, at) {
                 removed.push(logs.remove(at));
             }
             match (change, at) {
-                (LogChange::Set(root), _) => {
-                    let partition = u16::try_from(partition).expect("no index has as many boundaries");
-                    logs.push(LogPlace { index_id, partition, writer: None, root });
-                }
+                (LogChange::Set(root), _) => logs.push(LogPlace { index_id, number, writer: None, root }),
                 (LogChange::Write, Some(at)) => logs[at].writer = Some(mine),
                 (LogChange::Leave, Some(at)) if logs[at].writer == Some(mine) => logs[at].writer = None,
                 _ => {}
@@ -196,10 +211,10 @@ mod tests {
     fn a_place_comes_back_and_lists_from_before_partitions_had_logs_are_understood() {
         let root = GlobalAddr::new(MemoryServerId(3), 4096);
         for writer in [None, Some(AttachSlot(0)), Some(AttachSlot(0x7fff))] {
-            let place = LogPlace { index_id: u32::MAX, partition: u16::MAX, writer, root };
+            let place = LogPlace { index_id: u32::MAX, number: u16::MAX, writer, root };
             assert_eq!(LogPlace::from_words(place.to_words()), Some(place));
         }
-        let old = LogPlace { index_id: 7, partition: 0, writer: None, root };
+        let old = LogPlace { index_id: 7, number: 0, writer: None, root };
         assert_eq!(LogPlace::from_words([7, root.raw()]), Some(old));
     }
 }

@@ -7,6 +7,7 @@
 //!                        [name, padded][layout, padded]
 //! boundaries value       for each boundary [length:32][bytes]
 //! owners value           for each partition [attach slot:16], 0xffff for no owner
+//!                        and, unless they are 0, 1, 2.., for each partition [number of its log:16]
 //! ```
 //! The spare is the address of a second value as long as that of the owners. New owners are written there,
 //! and the old ones become the spare. So owners change without an allocation, and current owners are never
@@ -16,6 +17,7 @@ use pando_fabric::{GlobalAddr, WORD};
 
 use crate::error::{PoolError, Result};
 use crate::io::{bytes_of, push_bytes};
+use crate::logs::LogPlace;
 use crate::process::AttachSlot;
 use crate::twin::{Twin, twin_bytes};
 use crate::value::ValueRef;
@@ -77,13 +79,49 @@ pub struct IndexRecord {
     pub boundaries: Vec<Vec<u8>>,
     /// Attached process that owns each partition.
     pub owners: Vec<Option<AttachSlot>>,
+    /// Number of the log of each partition, if it has one ([`crate::LogPlace`]). It stays with the partition when others are
+    /// inserted before it.
+    pub logs: Vec<u16>,
 }
 
 impl IndexRecord {
     pub(crate) fn of_spec(spec: IndexSpec, id: u32) -> Self {
         let IndexSpec { name, system, node_size, subtree_level, root, layout, boundaries } = spec;
-        let owners = vec![None; boundaries.len() + 1];
-        Self { id, version: 1, name, system, node_size, subtree_level, root, layout, boundaries, owners }
+        let partitions = boundaries.len() + 1;
+        let (owners, logs) = (vec![None; partitions], logs_in_order(partitions));
+        Self {
+            id,
+            version: 1,
+            name,
+            system,
+            node_size,
+            subtree_level,
+            root,
+            layout,
+            boundaries,
+            owners,
+            logs,
+        }
+    }
+
+    /// A number that no partition has, nor any of these logs of this index.
+    ///
+    /// # Errors
+    /// [`PoolError::InvalidIndex`] if there is none.
+    pub fn unused_log(&self, logs: &[LogPlace]) -> Result<u16> {
+        let is_used =
+            |number: &u16| self.logs.contains(number) || logs.iter().any(|log| log.is_of(self.id, *number));
+        (0..=u16::MAX).find(|number| !is_used(number)).ok_or_else(|| {
+            let reason = format!("{:?} has no number for another log", self.name);
+            PoolError::InvalidIndex { reason }
+        })
+    }
+
+    /// Cuts the index anew: all partitions have this owner, and the logs have the numbers of the partitions.
+    pub fn recut(&mut self, boundaries: Vec<Vec<u8>>, owner: Option<AttachSlot>) {
+        let partitions = boundaries.len() + 1;
+        (self.owners, self.logs) = (vec![owner; partitions], logs_in_order(partitions));
+        self.boundaries = boundaries;
     }
 
     /// # Errors
@@ -112,6 +150,11 @@ impl IndexRecord {
                 self.boundaries.len() + 1,
                 self.owners.len()
             ));
+        }
+        let mut logs = self.logs.clone();
+        logs.sort_unstable();
+        if self.logs.len() != self.owners.len() || !logs.is_sorted_by(|a, b| a < b) {
+            return invalid("not each partition has a log of its own".to_owned());
         }
         Ok(())
     }
@@ -161,9 +204,24 @@ impl RecordBlock {
         Twin { at, content: CONTENT, pool_id }
     }
 
-    pub fn with_partitions(self, boundaries: Vec<Vec<u8>>, owners: Vec<Option<AttachSlot>>) -> IndexRecord {
+    /// The record with the partitions of these values; `None` for garbage.
+    pub fn with_partitions(self, boundaries: &[u8], owners: &[u8]) -> Option<IndexRecord> {
         let Self { id, version, name, system, node_size, subtree_level, root, layout, .. } = self;
-        IndexRecord { id, version, name, system, node_size, subtree_level, root, layout, boundaries, owners }
+        let boundaries = decode_boundaries(boundaries)?;
+        let (owners, logs) = decode_owners(owners, boundaries.len() + 1)?;
+        Some(IndexRecord {
+            id,
+            version,
+            name,
+            system,
+            node_size,
+            subtree_level,
+            root,
+            layout,
+            boundaries,
+            owners,
+            logs,
+        })
     }
 
     /// Content of a copy of the record, without its version.
@@ -234,7 +292,7 @@ pub(crate) fn encode_boundaries(boundaries: &[Vec<u8>]) -> Vec<u8> {
     bytes
 }
 
-pub(crate) fn decode_boundaries(mut bytes: &[u8]) -> Option<Vec<Vec<u8>>> {
+fn decode_boundaries(mut bytes: &[u8]) -> Option<Vec<Vec<u8>>> {
     let mut boundaries = Vec::new();
     while !bytes.is_empty() {
         let (len, rest) = bytes.split_first_chunk()?;
@@ -245,14 +303,29 @@ pub(crate) fn decode_boundaries(mut bytes: &[u8]) -> Option<Vec<Vec<u8>>> {
     Some(boundaries)
 }
 
-pub(crate) fn encode_owners(owners: &[Option<AttachSlot>]) -> Vec<u8> {
-    owners.iter().flat_map(|owner| owner.map_or(NO_OWNER, |slot| slot.0).to_le_bytes()).collect()
+fn logs_in_order(partitions: usize) -> Vec<u16> {
+    (0..partitions)
+        .map(|partition| u16::try_from(partition).expect("no index has as many boundaries"))
+        .collect()
 }
 
-pub(crate) fn decode_owners(bytes: &[u8]) -> Option<Vec<Option<AttachSlot>>> {
-    let (slots, rest) = bytes.as_chunks();
-    let owner = |&le: &[u8; 2]| Some(u16::from_le_bytes(le)).filter(|&slot| slot != NO_OWNER).map(AttachSlot);
-    rest.is_empty().then(|| slots.iter().map(owner).collect())
+/// The value of the owners of a record, which are perhaps others, and of the numbers of its logs.
+pub(crate) fn encode_owners(owners: &[Option<AttachSlot>], logs: &[u16]) -> Vec<u8> {
+    let owners = owners.iter().map(|owner| owner.map_or(NO_OWNER, |slot| slot.0));
+    let logs = if logs == logs_in_order(logs.len()) { &[] } else { logs };
+    owners.chain(logs.iter().copied()).flat_map(u16::to_le_bytes).collect()
+}
+
+fn decode_owners(bytes: &[u8], partitions: usize) -> Option<(Vec<Option<AttachSlot>>, Vec<u16>)> {
+    let (numbers, rest) = bytes.as_chunks();
+    let mut numbers: Vec<u16> = numbers.iter().map(|&le| u16::from_le_bytes(le)).collect();
+    let logs = match numbers.len().checked_sub(partitions)? {
+        0 => logs_in_order(partitions),
+        more if more == partitions => numbers.split_off(partitions),
+        _ => return None,
+    };
+    let owner = |slot| Some(slot).filter(|&slot| slot != NO_OWNER).map(AttachSlot);
+    rest.is_empty().then(|| (numbers.into_iter().map(owner).collect(), logs))
 }
 
 #[cfg(test)]
@@ -294,8 +367,13 @@ mod tests {
         let boundaries = vec![Vec::new(), b"abc".to_vec(), vec![0xff; 300]];
         assert_eq!(decode_boundaries(&encode_boundaries(&boundaries)), Some(boundaries));
         let owners = vec![None, Some(AttachSlot(0)), Some(AttachSlot(0x7ffe))];
-        assert_eq!(decode_owners(&encode_owners(&owners)), Some(owners));
-        assert_eq!((decode_boundaries(&[9, 0, 0, 0, 1]), decode_owners(&[1])), (None, None));
+        for logs in [vec![0, 1, 2], vec![0, 2, 1], vec![7, u16::MAX, 0]] {
+            let bytes = encode_owners(&owners, &logs);
+            assert_eq!(bytes.len(), if logs == [0, 1, 2] { 6 } else { 12 });
+            assert_eq!(decode_owners(&bytes, 3), Some((owners.clone(), logs)));
+            assert_eq!((decode_owners(&bytes, 2), decode_owners(&bytes[1..], 3)), (None, None));
+        }
+        assert_eq!(decode_boundaries(&[9, 0, 0, 0, 1]), None);
     }
 
     #[test]
@@ -312,5 +390,7 @@ mod tests {
         refused(|record| record.boundaries.swap(0, 1));
         refused(|record| record.boundaries[1] = vec![0; MAX_BOUNDARIES + 1]);
         refused(|record| record.owners.truncate(1));
+        refused(|record| record.logs.truncate(1));
+        refused(|record| record.logs[2] = 0);
     }
 }

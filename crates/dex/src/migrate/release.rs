@@ -6,7 +6,8 @@
 //! 2. [`Leaving::flush_share`], called by any number of workers, writes back and evicts the leaves of those
 //!    keys, with parallel WRITEs, then the nodes above them.
 //! 3. [`Leaving::finish`] splits the leaf at the new boundary, makes the nodes on the path to it shared, from
-//!    the root down ([`share_path`]), and evicts the rest. After that the neighbour may take the keys over.
+//!    the root down ([`share_path`]), and evicts the rest. If there is a log, it says then that the keys have left, so
+//!    that redo leaves their pages alone from there on. After that the neighbour may take the keys over.
 //!
 //! Invariants: a node in a frame is shared only if its parent is. A node that becomes shared is written
 //! through under its remote lock, so that no other compute server sees an outdated copy; its children are
@@ -18,7 +19,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64};
 
 use pando_cache::sync::Word;
 use pando_cache::{Expelled, FrameId, FrameState};
+use pando_fabric::defect::defect;
 use pando_fabric::{Endpoint, GlobalAddr, Patience, join_all};
+use pando_log::defect::OfMoves;
 
 use crate::descent::{read, refresh};
 use crate::error::{Attempt, DexError, Result, Retry};
@@ -28,9 +31,11 @@ use crate::node::{Node, Target};
 use crate::ownership::range::KeyRange;
 use crate::ownership::view::{Mover, View};
 use crate::recovery::restart::RestartPolicy;
-use crate::recovery::unfinished;
+use crate::recovery::{room, unfinished};
 use crate::shared::locked::{self, LockedNode};
+use crate::shared::record;
 use crate::smo::split;
+use crate::tree::journal::Room;
 use crate::tree::{self, Ctx, Tree, VersionedNode, gate};
 
 /// Number of frames that a worker draws at a time.
@@ -231,10 +236,11 @@ async fn share<L: Layout, E: Endpoint>(
         tree.cache.expel(ctx.worker, ctx.ep, tree.shape(), node.frame.id(), is_node).await?;
         return Err(Retry::Restart);
     }
+    let mut room = room::for_nodes(tree, ctx).await?;
     let _pin = node.frame.pin(node.version)?;
     own_lock_word(tree, ctx, node, addr).await?;
     let locked = locked::lock_unread(tree, ctx, addr).await?;
-    let shared = share_locked(tree, ctx, node, &locked).await;
+    let shared = share_locked(tree, ctx, node, &locked, &mut room).await;
     if !matches!(shared, Ok(true)) {
         locked::unlock_unchanged(tree, ctx, locked).await?;
         shared?;
@@ -295,11 +301,12 @@ async fn share_locked<L: Layout, E: Endpoint>(
     ctx: Ctx<'_, E>,
     node: VersionedNode<'_>,
     locked: &LockedNode<'_>,
+    room: &mut Room<'_>,
 ) -> Attempt<bool> {
     let view = tree.view(ctx);
     let patience = Patience::new(tree.config.patience_ns);
     loop {
-        match share_latched(tree, &view, node, locked)? {
+        match share_latched(tree, &view, node, locked, room)? {
             Shared::Done => return Ok(true),
             Shared::Not => return Ok(false),
             Shared::NotYet => {}
@@ -314,6 +321,7 @@ fn share_latched<L: Layout>(
     view: &View,
     node: VersionedNode<'_>,
     locked: &LockedNode<'_>,
+    room: &mut Room<'_>,
 ) -> Attempt<Shared> {
     let (frame, page) = (node.frame, tree.node_mut(node));
     let mut guard = frame.exclusive()?;
@@ -330,6 +338,10 @@ fn share_latched<L: Layout>(
     page.set_remote_version(locked.next_version());
     for (to, from) in locked.words().iter().zip(page.words()).skip(1) {
         to.store(from.load(Relaxed), Relaxed);
+    }
+    // Before it counts as clean: a checkpoint must not forget what the log had of the node.
+    if !defect(OfMoves::ShareUnlogged) {
+        record::note_shared(tree, room.take(), &[], [locked], &[]);
     }
     guard.mark_clean();
     drop(guard);
@@ -460,6 +472,7 @@ impl<L: Layout> Leaving<'_, L> {
             leave_root(tree, ctx, &mut flushed).await?;
         }
         debug_assert!(self.no_own_is_left(), "nobody comes for these nodes any more");
+        room::note_left(tree, ctx, &self.leaves()).await?;
         self.left.is_to_be_restored.store(false, Relaxed);
         Ok(flushed)
     }

@@ -12,6 +12,9 @@
 //! keys until the same move is repeated; it resumes there. If the future is dropped before that, the former
 //! owner has its keys again at once. An index has one move at a time, so that the published table follows
 //! from the one that was read.
+//!
+//! With logs, the recorded table says whose log has the changes of a key. So the former owner has no keys back that are
+//! recorded as those of the new one.
 
 use std::sync::Arc;
 
@@ -80,6 +83,7 @@ pub async fn move_keys<'t, L: Layout, E: Endpoint>(
     let keep =
         own.without(&range).ok_or(DexError::Routes("the keys that move must be an end of the owner's"))?;
     let ep = from.ctx.ep;
+    let is_logged = from.tree.config().log.is_some();
     let began = ep.now();
     if acquire::is_taking_over(to.tree) {
         // An earlier move failed where it can only be completed.
@@ -95,15 +99,19 @@ pub async fn move_keys<'t, L: Layout, E: Endpoint>(
     }
     if from.tree.range() == keep {
         // An earlier move was dropped midway or failed twice, and the keys were not taken back.
+        insist(&from, async || record(&table).await).await?;
         insist(&from, async || acquire::take_over(from.tree, from.ctx, range.clone()).await).await?;
     }
     let leaving = Arc::new(release::begin_leave(from.tree, from.ctx, keep).await?);
-    let unless_dropped = Unmade { leaving: Some(Arc::clone(&leaving)), to: to.tree };
+    let mut unless_dropped = Unmade { leaving: Some(Arc::clone(&leaving)), to: to.tree };
     let handed_over = async {
         // `finish` writes back the rest.
         let mut flushed = flush(Arc::clone(&leaving)).await.unwrap_or_default();
         flushed += insist(&from, async || leaving.finish(from.ctx).await).await?;
         let written = ep.now();
+        if is_logged {
+            unless_dropped.disarm();
+        }
         record(&new).await?;
         insist(&from, async || acquire::take_over(to.tree, to.ctx, range.clone()).await).await?;
         Ok((flushed, written))
@@ -114,8 +122,12 @@ pub async fn move_keys<'t, L: Layout, E: Endpoint>(
         Ok(done) => done,
         Err(error) if acquire::is_taking_over(to.tree) => return Err(error),
         Err(error) => {
-            // If this fails, the new boundary stays recorded, which is harmless: leaves end there too.
-            let _ = record(&table).await;
+            // If this fails, the new boundary stays recorded. That is harmless without a log: leaves end there too. With
+            // one, an heir of the former owner would not be that of the keys.
+            let recorded = insist(&from, async || record(&table).await).await;
+            if is_logged && recorded.is_err() {
+                return Err(error);
+            }
             // The keys belong to the former owner again, even if this fails.
             if let Some(leaving) = Arc::into_inner(leaving) {
                 let _ = leaving.abandon(from.ctx).await;
@@ -137,7 +149,7 @@ struct Unmade<'t, L: Layout> {
 }
 
 impl<L: Layout> Unmade<'_, L> {
-    fn disarm(mut self) {
+    fn disarm(&mut self) {
         self.leaving = None;
     }
 }

@@ -3,12 +3,15 @@
 //! An operation reserves room before it takes a latch. If half of the log is in use, it first writes all dirty
 //! nodes and truncates the log, unless another operation is at it.
 
+use pando_fabric::defect::defect;
 use pando_fabric::{Endpoint, Patience, outlined};
-use pando_log::{Entry, Log, Record, Reservation, Share};
+use pando_log::defect::OfMoves;
+use pando_log::{Entry, Log, Record, Reservation, Share, Span};
 
 use crate::change::{Change, stored_len};
 use crate::error::Result;
 use crate::layout::Layout;
+use crate::ownership::range::KeyRange;
 use crate::recovery::unfinished;
 use crate::tree::journal::{self, Room};
 use crate::tree::{Ctx, Tree};
@@ -56,6 +59,21 @@ pub(crate) async fn for_nodes<'t, L: Layout, E: Endpoint>(
 ) -> Result<Room<'t>> {
     let Some(log) = journal::log_of(tree) else { return Ok(None) };
     reserve(tree, ctx, log, Record::pages_len(NODES_MAX, tree.layout.node_size(), 1)).await
+}
+
+/// Appends that the keys of `range` have left, all of whose changes are in the pages, and waits until the log has that.
+pub(crate) async fn note_left<L: Layout, E: Endpoint>(
+    tree: &Tree<L>,
+    ctx: Ctx<'_, E>,
+    range: &KeyRange,
+) -> Result<()> {
+    let Some(log) = journal::log_of(tree).filter(|_| !defect(OfMoves::LeftUnlogged)) else { return Ok(()) };
+    let left = Record::Left(Span { low: range.low.as_deref(), high: range.high.as_deref() });
+    let gsn = match reserve(tree, ctx, log, left.stored_len()).await? {
+        Some(room) => log.append(room, &left),
+        None => return Ok(()),
+    };
+    journal::settled(tree, ctx, gsn).await
 }
 
 async fn reserve<'t, L: Layout, E: Endpoint>(

@@ -5,6 +5,8 @@
 //! and every *seen* state of each key: after recovery a key has the last of these, or a later one that was
 //! about to be made. If answers do not wait for the disk, this holds for the last ones that were persisted, and
 //! of the changes of each slot the first ones are there. The index and all blocks are audited.
+//!
+//! In some runs the process has two compute servers, each with a log, and keys move between them all the time.
 
 use std::cell::{Cell, RefCell};
 use std::pin::Pin;
@@ -16,7 +18,10 @@ use pando_dex::audit::audit;
 use pando_dex::layout::Layout;
 use pando_dex::layout::fixed::FixedLayout;
 use pando_dex::layout::slotted::SlottedLayout;
-use pando_dex::{Answers, Ctx, ScanRange, Tree, TreeConfig, redo};
+use pando_dex::{
+    Answers, Ctx, DexError, KeyRange, Party, Routes, RoutingTable, ScanRange, Tree, TreeConfig, cut_at,
+    flush_side_by_side, give_back_locks, move_keys, redo,
+};
 use pando_fabric::sectors::Sectors;
 use pando_fabric::{Endpoint, Fabric, GlobalAddr};
 use pando_fabric_local::{LocalConfig, LocalFabric};
@@ -79,7 +84,10 @@ struct World<L> {
     layout: L,
     segments: usize,
     root: GlobalAddr,
-    log: GlobalAddr,
+    /// The log of each compute server.
+    logs: Vec<GlobalAddr>,
+    /// The boundary between two compute servers, as it is recorded.
+    boundary: RefCell<Vec<u8>>,
     keys: RefCell<Vec<History>>,
     /// Makes values unique.
     count: Cell<u64>,
@@ -100,35 +108,58 @@ fn key_of(number: usize) -> [u8; 8] {
 
 impl<L: Layout> World<L> {
     fn new(layout: L, persistence: Persistence, segments: usize, seed: u64) -> Self {
+        Self::with_servers(1, layout, persistence, segments, seed)
+    }
+
+    fn with_servers(servers: usize, layout: L, persistence: Persistence, segments: usize, seed: u64) -> Self {
         let sizes = vec![2 << 20];
         let fabric =
             LocalFabric::new(LocalConfig { server_sizes: sizes, huge_pages: false }).expect("memory");
         let ep = fabric.endpoint(seed).expect("an endpoint");
-        let (root, log) = block_on(&ep, async {
+        let (root, logs) = block_on(&ep, async {
             let pool =
                 Pool::create(&ep, PoolOptions::new(attach(AttachMode::ReadWrite))).await.expect("a pool");
             let root = Tree::create(&ep, &pool, layout, INDEX, &[]).await.expect("a root");
             let shape = Shape { lanes: 2, segments: segments / 2, segment_bytes: SEGMENT };
             let alloc = async |bytes| pool.alloc(&ep, Placement::LeastLoaded, bytes).await;
-            let blocks = Blocks::gather(shape, alloc).await.expect("blocks");
-            let log = Log::create(&ep, INDEX, blocks).await.expect("a log");
+            let mut logs = Vec::new();
+            for _ in 0..servers {
+                let blocks = Blocks::gather(shape, alloc).await.expect("blocks");
+                logs.push(Log::create(&ep, INDEX, blocks).await.expect("a log").root());
+            }
             pool.detach(&ep).await.expect("it is closed");
-            (root, log.root())
+            (root, logs)
         });
         let keys = (0..SLOTS * KEYS).map(|_| History::of(None)).collect();
-        Self {
+        let world = Self {
             fabric,
             sectors: Rc::default(),
             persistence,
             layout,
             segments,
             root,
-            log,
+            logs,
+            boundary: RefCell::new(vec![0x80, 0, 0, 0, 0, 0, 0, 0]),
             keys: RefCell::new(keys),
             count: Cell::new(0),
             working: Cell::new(0),
             last: Cell::new(0),
+        };
+        if servers > 1 {
+            block_on(&ep, world.cut(&ep));
         }
+        world
+    }
+
+    /// Lets leaves end at the boundary.
+    async fn cut<E: Endpoint>(&self, ep: &E) {
+        let pool = Pool::attach(ep, attach(AttachMode::ReadWrite)).await.expect("it was closed");
+        let tree = self.open(ep, &pool, KeyRange::all(), None, 64).await;
+        let worker = tree.cache().worker();
+        let ctx = Ctx { ep, worker: &worker };
+        cut_at(&tree, ctx, &self.boundary.borrow()).await.expect("the leaf can be split");
+        tree.flush(ctx).await.expect("it can be written");
+        pool.detach(ep).await.expect("it is closed");
     }
 
     fn value(&self, random: u64) -> Vec<u8> {
@@ -141,7 +172,14 @@ impl<L: Layout> World<L> {
         count.iter().copied().cycle().take(len).collect()
     }
 
-    async fn open<E: Endpoint>(&self, ep: &E, pool: &Pool, log: Option<Arc<Log>>, frames: usize) -> Tree<L> {
+    async fn open<E: Endpoint>(
+        &self,
+        ep: &E,
+        pool: &Pool,
+        range: KeyRange,
+        log: Option<Arc<Log>>,
+        frames: usize,
+    ) -> Tree<L> {
         let node_size = self.layout.node_size();
         let mut config = CacheConfig::new((frames * node_size) as u64, node_size);
         config.admission = Admission::lazy(0.4);
@@ -149,7 +187,7 @@ impl<L: Layout> World<L> {
         let worker = cache.worker();
         let ctx = Ctx { ep, worker: &worker };
         let mut config = TreeConfig::new(INDEX, self.root);
-        config.log = log;
+        (config.range, config.log) = (range, log);
         let tree =
             Tree::open(ctx, Arc::clone(&cache), pool.clone(), self.layout, config).await.expect("it opens");
         cache.retire(&worker);
@@ -160,29 +198,47 @@ impl<L: Layout> World<L> {
         Options { persistence: self.persistence, ..Options::default() }
     }
 
-    async fn contents<E: Endpoint>(&self, ep: &E) -> Contents {
-        let space = Space::read(ep, self.log).await.expect("the log is there");
+    async fn contents<E: Endpoint>(&self, ep: &E, log: GlobalAddr) -> Contents {
+        let space = Space::read(ep, log).await.expect("the log is there");
         Contents::read(ep, space).await.expect("the log can be read")
+    }
+
+    /// Keys of each compute server, as they are recorded.
+    fn ranges(&self) -> Vec<KeyRange> {
+        let boundaries = [self.boundary.borrow().clone()];
+        KeyRange::from_boundaries(&boundaries[..self.logs.len() - 1])
     }
 
     /// Recovers after a death.
     async fn recover<E: Endpoint>(&self, ep: &E) {
         let pool = Pool::attach(ep, attach(AttachMode::Repair)).await.expect("nobody lives");
-        let contents = self.contents(ep).await;
-        redo(ep, self.layout, &contents, |_, _| ()).await.expect("it can be redone");
-        let tree = self.open(ep, &pool, None, 64).await;
+        // In any order.
+        let (mut redone, servers) = (Vec::new(), self.logs.len());
+        let first = if servers > 1 { ep.random() as usize % servers } else { 0 };
+        for server in 0..servers {
+            let contents = self.contents(ep, self.logs[(first + server) % servers]).await;
+            redo(ep, self.layout, &contents, |_, _| ()).await.expect("it can be redone");
+            redone.push(contents);
+        }
+        if servers > 1 {
+            give_back_locks(ep, self.layout, self.root).await.expect("nobody lives");
+        }
+        let tree = self.open(ep, &pool, KeyRange::all(), None, 64).await;
         let report = audit(ep, &[&tree]).await.expect("it can be read");
         assert_eq!(report.violations, Vec::<String>::new());
-        let blocks = report.blocks.iter().chain(contents.space().blocks()).collect::<Vec<_>>();
+        let of_logs = redone.iter().flat_map(|contents| contents.space().blocks());
+        let blocks = report.blocks.iter().chain(of_logs).collect::<Vec<_>>();
         pool.rebuild_allocation(ep, blocks).await.expect("no block is used twice");
-        Log::resume(ep, contents, self.options()).await.expect("the log opens");
+        for contents in redone {
+            Log::resume(ep, contents, self.options()).await.expect("the log opens");
+        }
         pool.detach(ep).await.expect("it is closed");
     }
 
     /// Checks each key against its states, and forgets all states but the one that it has.
     async fn check<E: Endpoint>(&self, ep: &E) {
         let pool = Pool::attach(ep, attach(AttachMode::ReadOnlyUnclean)).await.expect("it is there");
-        let tree = self.open(ep, &pool, None, 64).await;
+        let tree = self.open(ep, &pool, KeyRange::all(), None, 64).await;
         let worker = tree.cache().worker();
         let slots = self.keys.borrow().len() / KEYS;
         for slot in 0..slots {
@@ -241,12 +297,21 @@ impl<L: Layout> World<L> {
     fn live(&self, ep: &Mortal, frames: usize, operations: usize) {
         let started = mortal::run_one(ep, async {
             let pool = Pool::attach(ep, attach(AttachMode::ReadWrite)).await.expect("it was closed");
-            let log = Log::resume(ep, self.contents(ep).await, self.options()).await.expect("the log opens");
-            let log = Arc::new(log);
-            let tree = self.open(ep, &pool, Some(Arc::clone(&log)), frames).await;
-            (pool, log, tree)
+            let (mut logs, mut trees) = (Vec::new(), Vec::new());
+            for (&at, range) in self.logs.iter().zip(self.ranges()) {
+                let contents = self.contents(ep, at).await;
+                let log = Arc::new(Log::resume(ep, contents, self.options()).await.expect("the log opens"));
+                trees.push(self.open(ep, &pool, range, Some(Arc::clone(&log)), frames).await);
+                logs.push(log);
+            }
+            (pool, logs, trees)
         });
-        let Some((pool, log, tree)) = started else { return };
+        let Some((pool, logs, trees)) = started else { return };
+        if let [lower, upper] = &trees[..] {
+            self.live_beside(ep, [lower, upper], operations);
+            return drop(pool);
+        }
+        let (log, tree) = (&logs[0], &trees[0]);
         let worker = tree.cache().worker();
         let ctx = Ctx { ep, worker: &worker };
         // Without a server, those who wait persist the log themselves.
@@ -254,15 +319,90 @@ impl<L: Layout> World<L> {
         if serves {
             log.serve(Box::new(|| ()));
         }
-        let work = |slot| self.count_work(self.operate(ctx, &tree, slot, operations));
+        let work = |slot| self.count_work(self.operate(ctx, tree, slot, operations));
         let slots = (0..SLOTS).map(|slot| Box::pin(work(slot)) as Pin<Box<dyn Future<Output = ()> + '_>>);
-        self.run(ep, serves.then_some(&log), slots.collect());
+        self.run(ep, serves.then_some(log), slots.collect());
         // Half of those that live on write everything back, but die before they leave the pool.
         if !ep.is_dead() && ep.random().is_multiple_of(2) {
             let flush = async { tree.flush(ctx).await.map(drop).expect("it can be written") };
-            self.run(ep, serves.then_some(&log), vec![Box::pin(self.count_work(flush))]);
+            self.run(ep, serves.then_some(log), vec![Box::pin(self.count_work(flush))]);
         }
         drop(pool);
+    }
+
+    /// As [`World::live`], with two compute servers, between which keys move.
+    fn live_beside(&self, ep: &Mortal, trees: [&Tree<L>; 2], operations: usize) {
+        let workers = trees.map(|tree| tree.cache().worker());
+        let servers: [_; 2] = std::array::from_fn(|i| (trees[i], Ctx { ep, worker: &workers[i] }));
+        let table = RoutingTable::in_order(vec![self.boundary.borrow().clone()]).expect("one boundary");
+        let routes = Routes::new(table);
+        let work = |slot| self.count_work(self.operate_beside(&routes, servers, slot, operations));
+        let slots = (0..SLOTS).map(|slot| Box::pin(work(slot)) as Pin<Box<dyn Future<Output = ()> + '_>>);
+        let mut slots: Vec<_> = slots.collect();
+        slots.push(Box::pin(self.move_about(&routes, servers)));
+        self.run(ep, None, slots);
+    }
+
+    /// Moves the boundary as long as others work.
+    async fn move_about(&self, routes: &Routes, servers: [(&Tree<L>, Ctx<'_, Mortal>); 2]) {
+        let ep = servers[0].1.ep;
+        while self.working.get() > 1 {
+            let (to, old) = (ep.random().to_be_bytes(), self.boundary.borrow().clone());
+            let (from, into) = if to[..] < old[..] { (0, 1) } else { (1, 0) };
+            let (low, high) = if from == 0 { (to.to_vec(), old) } else { (old, to.to_vec()) };
+            let party = |server: usize| Party { server, tree: servers[server].0, ctx: servers[server].1 };
+            let record = async |table: &RoutingTable| {
+                *self.boundary.borrow_mut() = table.boundaries()[0].clone();
+                Ok(())
+            };
+            let flush = async |leaving: Arc<_>| flush_side_by_side(&leaving, servers[from].1, 2).await;
+            let range = KeyRange { low: Some(low), high: Some(high) };
+            move_keys(routes, party(from), party(into), range, flush, record).await.expect("a move");
+            for _ in 0..ep.random() % 30 {
+                ep.yield_now().await;
+            }
+        }
+        self.working.set(self.working.get() - 1);
+    }
+
+    async fn operate_beside(
+        &self,
+        routes: &Routes,
+        servers: [(&Tree<L>, Ctx<'_, Mortal>); 2],
+        slot: usize,
+        operations: usize,
+    ) {
+        let ep = servers[0].1.ep;
+        for _ in 0..operations {
+            let random = ep.random();
+            let any = if random >> 36 & 1 == 1 { self.last.get() } else { random as usize % (SLOTS * KEYS) };
+            let (number, change) = match random >> 32 & 15 {
+                0..=7 => (slot * KEYS + random as usize % KEYS, Some(Some(self.value(random >> 40)))),
+                8..=10 => (slot * KEYS + random as usize % KEYS, Some(None)),
+                _ => (any, None),
+            };
+            let (key, least) = (key_of(number), self.keys.borrow()[number].known);
+            let at = change.as_ref().map(|state| self.begin(number, state.clone()));
+            let mut value = Vec::new();
+            let done = loop {
+                let (tree, ctx) = servers[routes.table().owner_of(&key)];
+                let done = match &change {
+                    Some(Some(value)) => tree.put(ctx, &key, value).await,
+                    Some(None) => tree.remove(ctx, &key).await,
+                    None => tree.get(ctx, &key, &mut value).await,
+                };
+                match done {
+                    // The key is on its way.
+                    Err(DexError::NotOwned) => ep.yield_now().await,
+                    done => break done.expect("an operation"),
+                }
+            };
+            let mut keys = self.keys.borrow_mut();
+            match at {
+                Some(at) => keys[number].known = at,
+                None => keys[number].see(least, done.then_some(&value[..])),
+            }
+        }
     }
 
     /// Polls slots that count as work, beside one that serves the log.
@@ -379,6 +519,11 @@ fn run_with<L: Layout>(world: World<L>, seed: u64) {
     }
 }
 
+/// [`run`] with two compute servers.
+fn run_beside<L: Layout>(layout: L, seed: u64) {
+    run_with(World::with_servers(2, layout, Persistence::Never, SEGMENTS, seed), seed);
+}
+
 fn seeds(run: impl Fn(u64)) {
     let count = std::env::var("KILLED_SEEDS").ok().and_then(|text| text.parse().ok()).unwrap_or(60);
     for seed in 0..count {
@@ -415,6 +560,12 @@ fn slotted_nodes_lose_nothing_that_was_answered_or_seen() {
 }
 
 #[test]
+fn keys_that_move_between_compute_servers_are_not_lost() {
+    seeds(|seed| run_beside(small_nodes(), seed));
+    seeds(|seed| run_beside(slotted(512), seed));
+}
+
+#[test]
 fn fixed_nodes_lose_nothing_with_the_power() {
     seeds(|seed| run(nodes_of_sectors(), Persistence::BeforeAnswer, seed));
 }
@@ -448,6 +599,14 @@ fn each_defect_of_the_use_of_the_log_is_found() {
     let run = |seed| run(small_nodes(), Persistence::Never, seed);
     OfIndex::ALL.into_iter().for_each(|defect| is_found(defect, run));
     is_found(Defect::AckBeforeLog, run);
+}
+
+#[cfg(feature = "defects")]
+#[test]
+fn each_defect_of_moves_with_logs_is_found() {
+    for defect in pando_log::defect::OfMoves::ALL {
+        is_found(defect, |seed| run_beside(small_nodes(), seed));
+    }
 }
 
 #[cfg(feature = "defects")]

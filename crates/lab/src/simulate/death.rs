@@ -73,7 +73,8 @@ pub fn register_logs<L: Layout>(
 ) -> Result<(), PoolError> {
     for (server, (pool, tree)) in pools.iter().zip(trees).enumerate() {
         let log = tree.config().log.as_ref().expect("it has a log");
-        let changes = [LogChange::Set(log.space().root()), LogChange::Write].map(|change| (server, change));
+        let changes =
+            [LogChange::Set(log.space().root()), LogChange::Write].map(|change| (server as u16, change));
         block_on(ep, pool.change_logs(ep, INDEX, &changes))?;
     }
     Ok(())
@@ -229,7 +230,7 @@ async fn heir<L: Layout>(
     let verbs_take_ns = setup.verbs_take_ns();
     let options = Options { patience_ns: PATIENCE_NS, verbs_take_ns, ..Options::default() };
     let log = Arc::new(Log::resume(ep, contents, options).await?);
-    pool.change_logs(ep, INDEX, &[(server, LogChange::Write)]).await?;
+    pool.change_logs(ep, INDEX, &[(server as u16, LogChange::Write)]).await?;
     let cache = Arc::new(Cache::new(&index.case.cache_config())?);
     let config = pando_dex::TreeConfig { log: Some(log), ..config.clone() };
     let worker = cache.worker();

@@ -2,13 +2,13 @@
 
 use pando_fabric::{Endpoint, Fabric, GlobalAddr};
 use pando_log::{
-    Blocks, Change, Contents, Entry, Image, Log, LogError, Options, PagePlan, Record, Space, plan,
+    Blocks, Change, Contents, Entry, Image, Log, LogError, Options, PagePlan, Record, Space, Span, plan,
 };
 use pando_rt::block_on;
 
 use crate::faulty::{block, blocks, fabric};
 
-/// Runs `check` on the plan of a log with these records, in two lanes in turns.
+/// Runs `check` on the plan of a log with these records, in two lanes in turns. The first byte of a page is its only key.
 fn planned(records: &[Record<'_>], check: impl FnOnce(Result<Vec<(GlobalAddr, PagePlan<'_>)>, LogError>)) {
     let fabric = fabric();
     let ep = &fabric.endpoint(1).expect("an endpoint");
@@ -22,7 +22,8 @@ fn planned(records: &[Record<'_>], check: impl FnOnce(Result<Vec<(GlobalAddr, Pa
         log.durable(ep, 0, log.clock()).await?;
         let contents = Contents::read(ep, Space::read(ep, block(1)).await?).await?;
         assert_eq!(contents.report().records, records.len() as u64);
-        check(plan(&contents).map(|pages| pages.into_iter().collect()));
+        let is_left = |image: &[u8], left: Span<'_>| left.contains(&image[..1]);
+        check(plan(&contents, is_left).map(|pages| pages.into_iter().collect()));
         Ok::<_, LogError>(())
     })
     .expect("the log works");
@@ -74,14 +75,37 @@ fn a_freed_page_is_left_alone_until_it_is_used_again() {
 }
 
 #[test]
-fn an_entry_of_a_freed_page_is_damage() {
-    let free = Record::Pages { images: vec![], freed: vec![block(11)] };
-    planned(&[free, Record::Entry(put(11, b"a"))], |plan| {
-        let error = plan.expect_err("the page is not in use").to_string();
-        assert_eq!(
-            error,
-            format!("the log at {} is damaged: an entry belongs to a page that was freed", block(11))
-        );
+fn keys_that_left_are_left_alone_until_they_are_back() {
+    let images = |third| Record::Pages {
+        images: vec![image(10, b"a"), image(11, b"m"), image(12, third)],
+        freed: vec![],
+    };
+    let entry = |page, key| Record::Entry(Entry { page: block(page), key, change: Change::Put(b"v") });
+    let left = Record::Left(Span { low: Some(b"m"), high: None });
+    let freed = Record::Pages { images: vec![], freed: vec![block(13)] };
+    let records = [
+        images(b"z"),
+        entry(11, b"m"),
+        entry(13, b"n"),
+        entry(13, b"b"),
+        freed,
+        left,
+        entry(12, b"z"),
+        entry(13, b"n"),
+    ];
+    planned(&records, |plan| {
+        let plan: Vec<_> = plan
+            .expect("no damage")
+            .into_iter()
+            .map(|(page, plan)| (page, plan.image, plan.entries.len()))
+            .collect();
+        // The last two came back: their pages begin with the remote copies.
+        assert_eq!(plan, [(block(10), Some(&b"a"[..]), 0), (block(12), None, 1), (block(13), None, 1)]);
+    });
+    let left = Record::Left(Span { low: None, high: Some(b"b") });
+    planned(&[entry(11, b"a"), entry(11, b"b"), entry(12, b"a"), left], |plan| {
+        let plan = plan.expect("no damage");
+        assert_eq!((plan.len(), plan[0].1.entries[0].key), (1, &b"b"[..]));
     });
 }
 

@@ -4,6 +4,7 @@
 //! sessions are open. Sessions and the cluster are above this module.
 
 mod bulk;
+mod move_record;
 mod registry;
 mod repartition;
 

@@ -14,11 +14,10 @@
 
 use pando_dex::balancer::Balancer;
 use pando_dex::layout::Layout;
-use pando_dex::{Ctx, DexError, KeyRange, Party, RoutingTable, flush_side_by_side, move_keys};
-use pando_pool::{IndexRecord, PoolError};
+use pando_dex::{Ctx, KeyRange, Party, RoutingTable, flush_side_by_side, move_keys};
 use pando_rt::block_on;
 
-use super::Index;
+use super::{Index, move_record};
 use crate::error::{Error, Result};
 use crate::layout::with_layout;
 use crate::local::Servers;
@@ -28,8 +27,6 @@ use crate::shared::Shared;
 
 /// Shares of a write-back in flight at once.
 const FLUSH_SHARES: usize = 4;
-/// Attempts at an update of the catalog record, which fail if another process changes it meanwhile.
-const CATALOG_TRIES: usize = 100;
 
 impl Index {
     /// Moves the boundary between partitions `boundary` and `boundary + 1`, as numbered by
@@ -219,7 +216,6 @@ impl Index {
 
     /// Moves the keys of `range` between two compute servers of this process.
     fn hand_over(&self, servers: &Servers, from: usize, into: usize, range: KeyRange) -> Result<()> {
-        self.shared.config.check_unlogged("moving keys between compute servers")?;
         self.shared.with_endpoint(|ep| {
             with_layout!(&servers.trees, |trees| {
                 let (Some(Some(source)), Some(Some(target))) = (trees.get(from), trees.get(into)) else {
@@ -293,7 +289,7 @@ fn hand_over<L: Layout>(
     let ctx = from.ctx;
     let record = async |table: &RoutingTable| {
         let other = if table == &new { &*old } else { &new };
-        enter(shared, ep, &servers.record.name, table, other).await
+        move_record::enter(shared, ep, servers, table, other).await
     };
     let moved = move_keys(
         &servers.routes,
@@ -304,48 +300,4 @@ fn hand_over<L: Layout>(
         record,
     );
     Ok(block_on(ep, moved).map(drop)?)
-}
-
-/// Changes the catalog record by the difference of `table` to `other`. Concurrent changes of the record by
-/// other processes come before or after.
-async fn enter(
-    shared: &Shared,
-    ep: &AnyEndpoint,
-    name: &str,
-    table: &RoutingTable,
-    other: &RoutingTable,
-) -> Result<(), DexError> {
-    for _ in 0..CATALOG_TRIES {
-        let mut record = shared.pool.open_index(ep, name).await?;
-        adapt(&mut record, table.boundaries(), other.boundaries())?;
-        match shared.pool.update_index(ep, &record).await {
-            Err(PoolError::StaleRecord { .. }) => {}
-            done => return done.map(drop).map_err(DexError::from),
-        }
-    }
-    Err(PoolError::StaleRecord { name: name.to_owned() }.into())
-}
-
-/// Replaces the boundaries of `record` that are only in `old` by those that are only in `new`. The owners of
-/// the keys between them stay the same.
-fn adapt(record: &mut IndexRecord, new: &[Vec<u8>], old: &[Vec<u8>]) -> Result<(), DexError> {
-    // Insert new boundaries first, so that the partitions on both sides of a removed one have the same owner.
-    for boundary in new.iter().filter(|boundary| !old.contains(boundary)) {
-        if let Err(at) = record.boundaries.binary_search(boundary) {
-            record.boundaries.insert(at, boundary.clone());
-            record.owners.insert(at, record.owners[at]);
-        }
-    }
-    for boundary in old.iter().filter(|boundary| !new.contains(boundary)) {
-        if let Ok(at) = record.boundaries.binary_search(boundary) {
-            if record.owners[at] != record.owners[at + 1] {
-                return Err(DexError::Routes(
-                    "the catalog has another process own some of the keys that move",
-                ));
-            }
-            record.boundaries.remove(at);
-            record.owners.remove(at + 1);
-        }
-    }
-    Ok(())
 }

@@ -163,8 +163,7 @@ fn plant<L: Layout>(
     let made = cut(shared, ep, layout, &record, &boundaries).and_then(|()| shared.persist(ep));
     let planted = match made {
         Ok(()) => {
-            record.owners = vec![None; boundaries.len() + 1];
-            record.boundaries = boundaries;
+            record.recut(boundaries, None);
             write_root(shared, ep, &record)
         }
         Err(error) => Written::No(error),
@@ -206,6 +205,6 @@ pub(crate) fn drop_index(shared: &Shared, ep: &AnyEndpoint, servers: &Servers) -
     let blocks =
         with_layout!(servers.node_layout()?, |layout| blocks_of(shared, ep, layout, &servers.record))?;
     block_on(ep, shared.pool.drop_index(ep, &servers.record.name))?;
-    logs::drop_logs(shared, ep, servers.record.id, 0)?;
+    logs::drop_others(shared, ep, servers.record.id, &[])?;
     free_blocks(shared, ep, &blocks)
 }

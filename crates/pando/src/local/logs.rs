@@ -1,6 +1,7 @@
 //! The logs of the indexes that this process has open for writing (`docs/durability.md`).
 //!
-//! Each partition has a log of its own. It stays with the partition while that is closed, empty. A partition that is
+//! Each partition has a log of its own, whose number is in the catalog. It stays with the partition while that is closed,
+//! empty. A log that the catalog does not name holds nothing; it goes when one process opens the whole index. A partition that is
 //! opened without a log loses the one that it had: what is changed from then on is in no log, and recovery must not rely
 //! on one. The list of logs and the owners in the catalog change together, so nobody owns a partition without the log
 //! that it is to have.
@@ -33,7 +34,7 @@ pub(super) fn claim(
 ) -> Result<IndexRecord> {
     // Before a log is made in vain.
     block_on(ep, shared.pool.check_owners(ep, record, partitions))?;
-    let Remake { made, old, changes } = remake(shared, ep, record.id, record.owners.len(), partitions)?;
+    let Remake { made, old, changes } = remake(shared, ep, record, partitions)?;
     match block_on(ep, shared.pool.claim_logged(ep, &record.name, partitions, &changes)) {
         Ok(record) => {
             free(shared, ep, &old)?;
@@ -49,41 +50,37 @@ pub(super) fn claim(
     }
 }
 
-/// Makes the logs that an index lacks which is about to have so many partitions, all of which this process owns.
-pub(super) fn make_all(shared: &Shared, ep: &AnyEndpoint, index_id: u32, partitions: usize) -> Result<()> {
-    let all: Vec<usize> = (0..partitions).collect();
-    let Remake { old, changes, .. } = remake(shared, ep, index_id, partitions, &all)?;
-    block_on(ep, shared.pool.change_logs(ep, index_id, &changes))?;
+/// Makes the logs that an index lacks which is about to have this record, and which this process owns.
+pub(super) fn make_all(shared: &Shared, ep: &AnyEndpoint, record: &IndexRecord) -> Result<()> {
+    let all: Vec<usize> = (0..record.owners.len()).collect();
+    let Remake { old, changes, .. } = remake(shared, ep, record, &all)?;
+    let changes: Vec<_> =
+        changes.into_iter().map(|(partition, change)| (record.logs[partition], change)).collect();
+    block_on(ep, shared.pool.change_logs(ep, record.id, &changes))?;
     free(shared, ep, &old)
 }
 
-/// New logs, the changes of the list that enter them, and the logs that they replace.
+/// New logs, the changes of the list that enter them, by partition, and the logs that they replace.
 struct Remake {
     made: Vec<Space>,
     changes: Vec<(usize, LogChange)>,
     old: Vec<Space>,
 }
 
-/// Makes the logs that some of the `count` partitions of an index are to have, unless theirs are right or hold changes.
-fn remake(
-    shared: &Shared,
-    ep: &AnyEndpoint,
-    index_id: u32,
-    count: usize,
-    partitions: &[usize],
-) -> Result<Remake> {
+/// Makes the logs that some partitions of an index are to have, unless theirs are right or hold changes.
+fn remake(shared: &Shared, ep: &AnyEndpoint, record: &IndexRecord, partitions: &[usize]) -> Result<Remake> {
     let wanted = match shared.config.durability {
         Durability::Off => None,
-        _ => Some(bytes_of_log(shared, count)?),
+        _ => Some(bytes_of_log(shared, record.owners.len())?),
     };
     let logs = block_on(ep, shared.pool.logs(ep))?;
     let (mut made, mut changes, mut old) = (Vec::new(), Vec::new(), Vec::new());
     for &partition in partitions {
-        let had = find_among(ep, &logs, index_id, partition)?;
+        let had = find_among(ep, &logs, record, partition)?;
         if had.as_ref().map(Space::bytes) == wanted || !is_empty(ep, had.as_ref())? {
             continue;
         }
-        let new = match wanted.map(|bytes| make(shared, ep, index_id, bytes)).transpose() {
+        let new = match wanted.map(|bytes| make(shared, ep, record.id, bytes)).transpose() {
             Ok(new) => new,
             Err(error) => {
                 // All or none.
@@ -109,13 +106,17 @@ pub(crate) fn read_contents(ep: &AnyEndpoint, space: Space) -> Result<Contents> 
 
 /// Size of the logs of an index together, if it has any.
 pub(crate) fn bytes_of(shared: &Shared, ep: &AnyEndpoint, index_id: u32) -> Result<Option<u64>> {
-    let logs = find_all(shared, ep, index_id)?;
+    let logs = block_on(ep, shared.pool.logs(ep))?;
+    let logs = logs.iter().filter(|log| log.index_id == index_id).map(|log| read_space(ep, log));
+    let logs = logs.collect::<Result<Vec<_>>>()?;
     Ok((!logs.is_empty()).then(|| logs.iter().map(Space::bytes).sum()))
 }
 
 /// A log in use, and the thread that persists it, if that is wanted.
 pub(crate) struct OpenLog {
     pub log: Arc<Log>,
+    /// Its number in the list of the pool.
+    pub number: u16,
     _persister: Option<Persister>,
 }
 
@@ -131,8 +132,10 @@ impl OpenLog {
 /// # Errors
 /// [`Error::BadIndex`]: an heir gave up midway. An inspection takes what there is.
 pub(super) fn check_at_rest(shared: &Shared, ep: &AnyEndpoint, record: &IndexRecord) -> Result<()> {
-    for space in find_all(shared, ep, record.id)? {
-        if !shared.looking() && !is_empty(ep, Some(&space))? {
+    let logs = block_on(ep, shared.pool.logs(ep))?;
+    for partition in 0..record.owners.len() {
+        let space = find_among(ep, &logs, record, partition)?;
+        if !shared.looking() && !is_empty(ep, space.as_ref())? {
             let reason = "its log holds changes that are not in its nodes; open it for writing first";
             return Err(bad(record, reason));
         }
@@ -153,16 +156,33 @@ pub(super) fn open_log(
     ep: &AnyEndpoint,
     record: &IndexRecord,
     partition: usize,
-) -> Result<Option<OpenLog>> {
+) -> Result<Option<Arc<OpenLog>>> {
     if shared.read_only() || shared.config.durability == Durability::Off {
         return Ok(None);
     }
-    let space =
-        find(shared, ep, record.id, partition)?.ok_or_else(|| bad(record, "one of its logs is gone"))?;
+    let space = find(shared, ep, record, partition)?.ok_or_else(|| bad(record, "one of its logs is gone"))?;
     let contents = read_contents(ep, space)?;
     if !contents.is_empty() {
         return Err(bad(record, "its log holds changes that are not in its nodes"));
     }
+    resume(shared, ep, contents, record.logs[partition]).map(Some)
+}
+
+/// Makes and opens a log for a partition that is still to be made. `None` if nothing is logged.
+///
+/// # Errors
+/// A full pool; too many logs.
+pub(super) fn add_log(shared: &Shared, ep: &AnyEndpoint, name: &str) -> Result<Option<Arc<OpenLog>>> {
+    if shared.config.durability == Durability::Off {
+        return Ok(None);
+    }
+    let record = shared.record(ep, name)?;
+    let space = make(shared, ep, record.id, bytes_of_log(shared, record.owners.len() + 1)?)?;
+    let number = block_on(ep, shared.pool.add_log(ep, name, space.root()))?;
+    resume(shared, ep, read_contents(ep, space)?, number).map(Some)
+}
+
+fn resume(shared: &Shared, ep: &AnyEndpoint, contents: Contents, number: u16) -> Result<Arc<OpenLog>> {
     let (persistence, interval) = match shared.config.durability {
         Durability::Immediate => (Persistence::BeforeAnswer, None),
         Durability::Group(interval) => (Persistence::Later, Some(interval)),
@@ -178,7 +198,7 @@ pub(super) fn open_log(
         Persistence::Never => None,
         _ => Some(Persister::start(Arc::clone(&log), shared.endpoint()?, interval)?),
     };
-    Ok(Some(OpenLog { log, _persister: persister }))
+    Ok(Arc::new(OpenLog { log, number, _persister: persister }))
 }
 
 /// Converts an error of a log.
@@ -214,20 +234,20 @@ fn lanes_of(segments: u64) -> u64 {
 pub(super) fn find(
     shared: &Shared,
     ep: &AnyEndpoint,
-    index_id: u32,
+    record: &IndexRecord,
     partition: usize,
 ) -> Result<Option<Space>> {
-    find_among(ep, &block_on(ep, shared.pool.logs(ep))?, index_id, partition)
+    find_among(ep, &block_on(ep, shared.pool.logs(ep))?, record, partition)
 }
 
-fn find_among(ep: &AnyEndpoint, logs: &[LogPlace], index_id: u32, partition: usize) -> Result<Option<Space>> {
-    let place = logs.iter().find(|log| log.is_of(index_id, partition));
+fn find_among(
+    ep: &AnyEndpoint,
+    logs: &[LogPlace],
+    record: &IndexRecord,
+    partition: usize,
+) -> Result<Option<Space>> {
+    let place = logs.iter().find(|log| log.is_of(record.id, record.logs[partition]));
     place.map(|place| read_space(ep, place)).transpose()
-}
-
-fn find_all(shared: &Shared, ep: &AnyEndpoint, index_id: u32) -> Result<Vec<Space>> {
-    let logs = block_on(ep, shared.pool.logs(ep))?;
-    logs.iter().filter(|log| log.index_id == index_id).map(|log| read_space(ep, log)).collect()
 }
 
 pub(crate) fn read_space(ep: &AnyEndpoint, place: &LogPlace) -> Result<Space> {
@@ -258,20 +278,21 @@ fn make(shared: &Shared, ep: &AnyEndpoint, index_id: u32, bytes: u64) -> Result<
     made
 }
 
-/// Removes the logs of an index from partition `from` on. They are empty, or the index is gone.
-pub(crate) fn drop_logs(shared: &Shared, ep: &AnyEndpoint, index_id: u32, from: usize) -> Result<()> {
+/// Removes the logs of an index whose numbers are not among `kept`. This process owns the whole index: another may be about
+/// to name one.
+pub(crate) fn drop_others(shared: &Shared, ep: &AnyEndpoint, index_id: u32, kept: &[u16]) -> Result<()> {
     let logs = block_on(ep, shared.pool.logs(ep))?;
-    let goes = |log: &&LogPlace| log.index_id == index_id && usize::from(log.partition) >= from;
-    let changes = logs.iter().filter(goes).map(|log| (usize::from(log.partition), LogChange::Remove));
+    let goes = |log: &&LogPlace| log.index_id == index_id && !kept.contains(&log.number);
+    let changes = logs.iter().filter(goes).map(|log| (log.number, LogChange::Remove));
     remove(shared, ep, index_id, &changes.collect::<Vec<_>>())
 }
 
-/// Removes the log of a partition, if it has one. It is empty.
-pub(super) fn drop_log(shared: &Shared, ep: &AnyEndpoint, index_id: u32, partition: usize) -> Result<()> {
-    remove(shared, ep, index_id, &[(partition, LogChange::Remove)])
+/// Removes a log, if there is one of this number. It is empty.
+pub(super) fn drop_log(shared: &Shared, ep: &AnyEndpoint, index_id: u32, number: u16) -> Result<()> {
+    remove(shared, ep, index_id, &[(number, LogChange::Remove)])
 }
 
-fn remove(shared: &Shared, ep: &AnyEndpoint, index_id: u32, changes: &[(usize, LogChange)]) -> Result<()> {
+fn remove(shared: &Shared, ep: &AnyEndpoint, index_id: u32, changes: &[(u16, LogChange)]) -> Result<()> {
     // Another process may have been faster, so only those are freed that were still in the list.
     let removed = block_on(ep, shared.pool.change_logs(ep, index_id, changes))?;
     let spaces = removed.iter().map(|place| read_space(ep, place)).collect::<Result<Vec<_>>>()?;
@@ -282,14 +303,15 @@ fn remove(shared: &Shared, ep: &AnyEndpoint, index_id: u32, changes: &[(usize, L
 pub(super) fn begin_writing(
     shared: &Shared,
     ep: &AnyEndpoint,
-    index_id: u32,
+    record: &IndexRecord,
     partitions: &[usize],
 ) -> Result<()> {
     if shared.config.durability == Durability::Off {
         return Ok(());
     }
-    let write: Vec<_> = partitions.iter().map(|&partition| (partition, LogChange::Write)).collect();
-    block_on(ep, shared.pool.change_logs(ep, index_id, &write))?;
+    let write: Vec<_> =
+        partitions.iter().map(|&partition| (record.logs[partition], LogChange::Write)).collect();
+    block_on(ep, shared.pool.change_logs(ep, record.id, &write))?;
     Ok(())
 }
 
@@ -311,9 +333,9 @@ pub(crate) fn clear(shared: &Shared, ep: &AnyEndpoint) -> Result<()> {
     let records = block_on(ep, shared.pool.list_indexes(ep))?;
     for log in &logs {
         if !records.iter().any(|record| record.id == log.index_id) {
-            drop_log(shared, ep, log.index_id, log.partition.into())?;
+            drop_log(shared, ep, log.index_id, log.number)?;
         } else if log.writer.is_some() && log.writer == shared.pool.slot() {
-            let leave = [(log.partition.into(), LogChange::Leave)];
+            let leave = [(log.number, LogChange::Leave)];
             block_on(ep, shared.pool.change_logs(ep, log.index_id, &leave))?;
         }
     }

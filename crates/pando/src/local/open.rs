@@ -13,7 +13,6 @@ use pando_pool::{IndexRecord, PoolError};
 use pando_rt::block_on;
 
 use super::create::{SYSTEM, cut};
-use super::logs::OpenLog;
 use super::servers::{Servers, open_tree};
 use super::{logs, lost, partitions, redo};
 use crate::error::{Error, Owner, Result};
@@ -59,6 +58,9 @@ pub(crate) fn open(
     };
     record = claim(shared, ep, record, &owned)?;
     let opened = (|| {
+        if owned.len() == record.owners.len() {
+            logs::drop_others(shared, ep, record.id, &record.logs)?;
+        }
         let recovery = redo::settle(shared, ep, &record, &owned)?;
         if let (Some(count), Ownership::All, false) =
             (shared.config.compute_servers_wanted(), &options.own, keep)
@@ -165,7 +167,7 @@ fn claim(
 ) -> Result<IndexRecord> {
     let claimed = match logs::claim(shared, ep, &record, partitions) {
         Err(Error::Pool(PoolError::PartitionLost { partition, .. }))
-            if logs::find(shared, ep, record.id, partition)?.is_some() =>
+            if logs::find(shared, ep, &record, partition)?.is_some() =>
         {
             let inherited = block_on(ep, shared.pool.inherit_partitions(ep, &record.name, &[partition]));
             return match inherited {
@@ -204,14 +206,12 @@ pub(crate) fn recut(
 ) -> Result<IndexRecord> {
     with_layout!(layout, |layout| cut(shared, ep, layout, &record, &boundaries))?;
     shared.persist(ep)?;
-    let partitions = boundaries.len() + 1;
-    record.owners = vec![shared.pool.slot(); partitions];
-    record.boundaries = boundaries;
+    record.recut(boundaries, shared.pool.slot());
     // No partition is without the log that it is to have at any time.
-    logs::make_all(shared, ep, record.id, partitions)?;
+    logs::make_all(shared, ep, &record)?;
     let record = block_on(ep, shared.pool.update_index(ep, &record))?;
-    logs::drop_logs(shared, ep, record.id, partitions)?;
-    logs::begin_writing(shared, ep, record.id, &(0..partitions).collect::<Vec<_>>())?;
+    logs::drop_others(shared, ep, record.id, &record.logs)?;
+    logs::begin_writing(shared, ep, &record, &(0..record.owners.len()).collect::<Vec<_>>())?;
     Ok(record)
 }
 
@@ -263,7 +263,7 @@ fn open_numbered(
     if !record.boundaries.is_empty() {
         shared.config.check_process_only()?;
     }
-    let mut logs = Vec::new();
+    let mut logs = vec![None; loads.len()];
     let trees = map_layout!(layout, |layout| {
         let mut trees = Vec::with_capacity(loads.len());
         for number in 0..loads.len() {
@@ -274,13 +274,19 @@ fn open_numbered(
             };
             let mut cache = shared.config.cache_config(layout.node_size());
             let log = logs::open_log(shared, ep, &record, partition)?;
-            let of_tree = log.as_ref().map(|log| Arc::clone(&log.log));
-            cache.bytes = cache.bytes.min(log.as_ref().map_or(u64::MAX, OpenLog::cache_max));
             let range = table.range(partition);
-            trees.push(Some(Arc::new(open_tree(shared, ep, layout, &record, range, &cache, of_tree)?)));
-            logs.extend(log);
+            trees.push(Some(Arc::new(open_tree(
+                shared,
+                ep,
+                layout,
+                &record,
+                range,
+                &mut cache,
+                log.as_deref(),
+            )?)));
+            logs[number] = log;
         }
         trees
     });
-    Ok(Servers { routes, record, descriptor, trees, loads, recovery: None, logs: Arc::new(logs) })
+    Ok(Servers { routes, record, descriptor, trees, loads, recovery: None, logs })
 }

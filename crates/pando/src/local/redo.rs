@@ -70,7 +70,7 @@ pub(super) fn settle(
 ) -> Result<Option<Recovery>> {
     let (started, mut recovered) = (Instant::now(), None);
     for &partition in partitions {
-        let Some(space) = find(shared, ep, record.id, partition)? else { continue };
+        let Some(space) = find(shared, ep, record, partition)? else { continue };
         let contents = read_contents(ep, space)?;
         if !contents.is_empty() {
             let pages = |done, total| shared.config.report_recovery(RecoveryProgress::Pages { done, total });
@@ -79,10 +79,10 @@ pub(super) fn settle(
             redone.finish(ep)?;
         }
         if shared.config.durability == Durability::Off {
-            drop_log(shared, ep, record.id, partition)?;
+            drop_log(shared, ep, record.id, record.logs[partition])?;
         }
     }
-    begin_writing(shared, ep, record.id, partitions)?;
+    begin_writing(shared, ep, record, partitions)?;
     Ok(recovered.map(|recovery| Recovery { indexes: 1, took: started.elapsed(), ..recovery }))
 }
 

@@ -22,7 +22,7 @@ use pando_rt::block_on;
 
 use crate::error::{Error, Result};
 use crate::layout::{ByLayout, NodeLayout, with_layout};
-use crate::local::logs::OpenLog;
+use crate::local::logs::{self, OpenLog};
 use crate::local::redo::Recovery;
 use crate::options::{CacheOptions, Descriptor};
 use crate::place::AnyEndpoint;
@@ -47,8 +47,9 @@ pub(crate) struct Servers {
     pub loads: Vec<Arc<AtomicU64>>,
     /// What its last owner, which died, had left in the log.
     pub recovery: Option<Recovery>,
-    /// The logs of the compute servers, if they have any, and what persists them.
-    pub logs: Arc<Vec<OpenLog>>,
+    /// Logs by the number of the compute server, if it has one. That of a removed one is there until an added one takes it:
+    /// what was written to it may still arrive.
+    pub logs: Vec<Option<Arc<OpenLog>>>,
 }
 
 /// Trees by the number of the compute server; `None` for one of another process, or a removed one.
@@ -95,7 +96,13 @@ impl Servers {
 
     /// The logs of the compute servers, if they have any.
     pub fn logs(&self) -> Vec<Arc<Log>> {
-        self.logs.iter().map(|log| Arc::clone(&log.log)).collect()
+        let running = self.logs.iter().enumerate().filter(|&(number, _)| self.runs(number));
+        running.filter_map(|(_, log)| log.as_ref()).map(|log| Arc::clone(&log.log)).collect()
+    }
+
+    /// The number in the catalog of the log of a compute server that this process runs.
+    pub fn log_number(&self, server: usize) -> Option<u16> {
+        Some(self.logs.get(server)?.as_ref().filter(|_| self.runs(server))?.number)
     }
 
     /// First keys of all partitions but the first.
@@ -140,16 +147,23 @@ impl Servers {
 
     /// Returns a copy with one more compute server, which has no keys yet, and its number.
     pub fn grown(&self, shared: &Shared, ep: &AnyEndpoint) -> Result<(Self, usize)> {
-        shared.config.check_unlogged("a compute server that is added")?;
+        shared.config.check_process_only()?;
         let mut grown = self.clone();
+        let former = (0..self.logs.len()).find(|&number| !self.runs(number) && self.logs[number].is_some());
+        let log = match former {
+            Some(former) => grown.logs[former].take(),
+            None => logs::add_log(shared, ep, &self.record.name)?,
+        };
         let number = with_layout!(&mut grown.trees, |trees| {
             let layout = trees.iter().flatten().next().ok_or(Error::Closed)?.layout();
-            let cache = shared.config.cache_config(layout.node_size());
-            let tree = open_tree(shared, ep, layout, &self.record, KeyRange::none(), &cache, None)?;
+            let mut cache = shared.config.cache_config(layout.node_size());
+            let tree =
+                open_tree(shared, ep, layout, &self.record, KeyRange::none(), &mut cache, log.as_deref())?;
             trees.push(Some(Arc::new(tree)));
             trees.len() - 1
         });
         grown.loads.push(Arc::default());
+        grown.logs.push(log);
         Ok((grown, number))
     }
 
@@ -230,9 +244,10 @@ pub(super) fn open_tree<L: Layout>(
     layout: L,
     record: &IndexRecord,
     range: KeyRange,
-    cache: &CacheConfig,
-    log: Option<Arc<Log>>,
+    cache: &mut CacheConfig,
+    log: Option<&OpenLog>,
 ) -> Result<Tree<L>> {
+    cache.bytes = cache.bytes.min(log.map_or(u64::MAX, OpenLog::cache_max));
     let cache = Arc::new(Cache::new(cache)?);
     let mut config = TreeConfig::new(record.id, record.root);
     config.subtree_level = record.subtree_level;
@@ -240,7 +255,7 @@ pub(super) fn open_tree<L: Layout>(
     config.patience_ns = shared.config.patience_ns();
     config.read_ahead = shared.config.read_ahead;
     config.offloading = Offloading::with_policy(shared.config.offload);
-    config.log = log;
+    config.log = log.map(|log| Arc::clone(&log.log));
     let worker = cache.worker();
     let ctx = Ctx { ep, worker: &worker };
     let tree = block_on(ep, Tree::open(ctx, Arc::clone(&cache), shared.pool.clone(), layout, config));
@@ -256,8 +271,8 @@ pub(super) fn open_passing<L: Layout>(
     record: &IndexRecord,
 ) -> Result<Tree<L>> {
     let node_size = layout.node_size();
-    let cache = CacheOptions::default().config(PASSING_FRAMES * node_size as u64, node_size);
-    open_tree(shared, ep, layout, record, KeyRange::all(), &cache, None)
+    let mut cache = CacheOptions::default().config(PASSING_FRAMES * node_size as u64, node_size);
+    open_tree(shared, ep, layout, record, KeyRange::all(), &mut cache, None)
 }
 
 /// Audits an index that no process has open.
