@@ -54,6 +54,11 @@ fn is_zero(number: &usize) -> bool {
     *number == 0
 }
 
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde calls it so")]
+fn is_false(is: &bool) -> bool {
+    !is
+}
+
 fn name_of_policy<S: Serializer>(policy: &OffloadPolicy, serializer: S) -> Result<S::Ok, S::Error> {
     serializer.serialize_str(policy.name())
 }
@@ -83,9 +88,17 @@ pub struct DexCase {
     /// Compute servers are processes with logs, and one dies so often while operations run; its heirs go on.
     #[serde(skip_serializing_if = "is_zero")]
     pub deaths: usize,
+    /// The only process keeps logs. It dies once all operations have ended, and what it answered is read after recovery.
+    #[serde(skip_serializing_if = "is_false")]
+    pub falls: bool,
 }
 
 impl DexCase {
+    /// Whether the compute servers have logs.
+    pub fn is_logged(&self) -> bool {
+        self.deaths > 0 || self.falls
+    }
+
     pub fn cache_config(&self) -> CacheConfig {
         let Self { nodes, cache, .. } = self;
         let mut config = CacheConfig::new(cache.frames * nodes.bytes() as u64, nodes.bytes());
@@ -140,6 +153,13 @@ impl Setup {
                 // Nodes with keys of several compute servers are split and merged often.
                 self.keys = self.keys.max(draw.one_of(&[12, 40, 40]));
             }
+        } else if let Case::Dex(case) = &mut self.case
+            && self.faults.kills_compute()
+            && Draw::of(self.seed, "fall").one_of(&[true, true, false])
+        {
+            case.falls = true;
+            case.processes = 1;
+            case.offload.policy = OffloadPolicy::Never;
         }
         self
     }
@@ -166,6 +186,7 @@ fn draw_case(seed: u64) -> DexCase {
         moves: draw_moves(&Draw::of(seed, "moves")),
         subtree_level: 0,
         deaths: 0,
+        falls: false,
     }
 }
 

@@ -28,6 +28,7 @@ use super::case_dex::DexCase;
 use super::client::{Client, Gathered, within};
 use super::cluster::{Cluster, ClusterError, INDEX, boundaries, draw_entries};
 use super::death::{self, Doom};
+use super::fall;
 use super::history::{Answer, Book, Key, Op};
 use super::index::Index;
 use super::linear::Value;
@@ -138,7 +139,7 @@ impl<L: Layout> Dex<L> {
         };
         let assembly = Assembly::new(&pool, layout, &boundaries, case.cache_config(), tree);
         let (spares, leaf_fill) = (case.moves.spare_servers, setup.fill());
-        let log = (case.deaths > 0).then(|| death::shape_of_log(setup, &case));
+        let log = case.is_logged().then(|| death::shape_of_log(setup, &case));
         let verbs_take_ns = setup.verbs_take_ns();
         let processes = cluster.processes.clone();
         let began = death::begin_processes(setup, &processes, ep)?;
@@ -248,6 +249,10 @@ impl<L: Layout> Index for Dex<L> {
         death::live(client).await;
     }
 
+    async fn fall(client: &Client<Self>) -> Result<bool, ClusterError> {
+        fall::fall(client).await
+    }
+
     async fn settle(client: &Client<Self>) {
         for server in 0..client.index.servers() {
             if client.index.case.deaths > 0 {
@@ -310,8 +315,8 @@ impl<L: Layout> Index for Dex<L> {
             return Ok(wrong);
         }
         wrong.extend(block_on(ep, check_blocks(ep, &self.pool, &mut [report], &logs))?);
-        if failed {
-            // A failed operation may leak blocks, which a rebuild of the allocation reclaims.
+        if failed || self.case.falls {
+            // A failed operation, or a dead process, may leak blocks, which a rebuild of the allocation reclaims.
             wrong.retain(|what| !what.contains("belong to nothing"));
         }
         Ok(wrong)

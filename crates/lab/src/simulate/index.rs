@@ -48,6 +48,11 @@ pub trait Index: Sized {
     /// wait for that.
     async fn settle(_: &Client<Self>) {}
 
+    /// Called once all operations have ended: the process of the index may die, and recover. Returns whether it did.
+    async fn fall(_: &Client<Self>) -> Result<bool, ClusterError> {
+        Ok(false)
+    }
+
     /// Performs a scan. Its entries count even if it fails.
     async fn scan(
         client: &Client<Self>,

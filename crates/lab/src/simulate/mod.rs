@@ -12,6 +12,7 @@ mod client;
 mod cluster;
 mod death;
 mod dex;
+mod fall;
 mod faults;
 mod history;
 mod index;

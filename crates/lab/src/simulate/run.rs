@@ -194,11 +194,20 @@ fn run_on<I: Index + 'static>(
     run_all(setup, &cluster, &clients, calm);
     // 5. Read every key. The clients run one after the other also in virtual time, since memory servers are
     //    busy up to the end of the previous one.
-    let ended = clients.iter().take(index.views()).fold(calm, |begin, client| {
-        block_on(&client.ep, client.ep.sleep_until(begin));
-        look_at_everything(client);
-        client.ep.now()
-    });
+    let look = |begin: Nanos| {
+        clients.iter().take(index.views()).fold(begin, |begin, client| {
+            block_on(&client.ep, client.ep.sleep_until(begin));
+            look_at_everything(client);
+            client.ep.now()
+        })
+    };
+    let mut ended = look(calm);
+    // Once more after a recovery.
+    let last = &clients[0];
+    block_on(&last.ep, last.ep.sleep_until(ended));
+    if !book.is_over.get() && block_on(&last.ep, I::fall(last))? {
+        ended = look(last.ep.now());
+    }
     // 6. Audit the index, unless an error that time does not heal was found.
     let mut audit = Vec::new();
     if !book.is_over.get() {

@@ -10,8 +10,8 @@ use std::time::Duration;
 
 use crate::support::sound;
 use pando::{
-    Answers, AsyncSession, Cluster, Config, Create, Error, Index, IndexOptions, OpenOptions, Ownership,
-    ScanRange, Session, Swapped,
+    Answers, AsyncSession, Cluster, Config, Create, Durability, Error, Index, IndexOptions, OpenOptions,
+    Ownership, ScanRange, Session, Swapped,
 };
 
 /// Number of keys of all workers.
@@ -253,9 +253,13 @@ fn everything_goes_on_in_memory_while_compute_servers_come_and_go() {
 
 #[test]
 fn everything_goes_on_in_files_and_is_there_when_they_are_opened_again() {
-    for options in shapes() {
+    let logged = [Durability::Off, Durability::Process];
+    for (options, durability) in
+        shapes().into_iter().flat_map(|options| logged.map(|logged| (options.clone(), logged)))
+    {
         let folder = tempfile::tempdir().expect("a folder");
         let config = Config::at(folder.path().join("pool")).memory(64 << 20).cache(64 << 10);
+        let config = config.durability(durability);
         let (cluster, index, model) = everything_goes_on(config.clone().create(Create::New), &options, 300);
         let boundaries = index.boundaries().expect("open");
         assert_eq!(index.info().expect("there").boundaries, boundaries);
@@ -397,6 +401,30 @@ fn who_cannot_be_given_keys_is_not_there_and_all_is_as_before() {
     assert!((stored / 2..stored).all(|n| session.get(&key(2 * n)).expect("found") == Some(key(n).to_vec())));
     drop(session);
     sound(&cluster);
+}
+
+#[test]
+fn a_compute_server_without_room_for_its_log_is_not_added() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let config = Config::at(folder.path().join("pool")).memory(8 << 20).create(Create::New);
+    let cluster = Cluster::open(config.durability(Durability::Process)).expect("opens");
+    let index = cluster.create_index("n", &IndexOptions::integers()).expect("new");
+    let session = index.session().expect("open");
+    session.put(&key(7), &key(7)).expect("room");
+    let refused =
+        (1..1_000).find_map(|n| index.add_compute_server(&key(n * 10)).err()).expect("a pool has an end");
+    let sentence = refused.to_string();
+    assert!(refused.is_full() || sentence.contains("a log of"), "{sentence}");
+    let count = index.compute_servers().expect("open");
+    assert!(count > 2, "{count}: {sentence}");
+    (0..count as u64).for_each(|n| assert!(session.put(&key(n * 10 + 3), &key(n)).is_ok()));
+    // The log of one that is removed is there for the next.
+    index.remove_compute_server(1).expect("removed");
+    let added = index.add_compute_server(&key(10)).expect("there is a log");
+    assert_eq!((added, session.get(&key(13)).expect("found")), (count, Some(key(1).to_vec())));
+    drop(session);
+    sound(&cluster);
+    cluster.close().expect("closes");
 }
 
 #[test]

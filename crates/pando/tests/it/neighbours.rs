@@ -7,16 +7,19 @@ use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use crate::support::{create_divided, key, number, sound};
-use pando::{Cluster, Config, Error, Index, OpenOptions, Ownership};
+use pando::{Cluster, Config, Durability, Error, Index, OpenOptions, Ownership};
 
 const PATH: &str = "PANDO_TEST_PATH";
+/// There if the process keeps logs.
+const IS_LOGGED: &str = "PANDO_TEST_IS_LOGGED";
 /// Number of keys of both processes; the first process owns those below the middle.
 const KEYS: u64 = 8_000;
 const MIDDLE: u64 = KEYS / 2;
 const ROUNDS: u64 = 25;
 
-fn open(path: &Path, partitions: Vec<usize>) -> (Cluster, Index) {
-    let cluster = Cluster::open(Config::at(path).cache(64 << 10)).expect("attaches");
+fn open(path: &Path, partitions: Vec<usize>, is_logged: bool) -> (Cluster, Index) {
+    let durability = if is_logged { Durability::Process } else { Durability::Off };
+    let cluster = Cluster::open(Config::at(path).cache(64 << 10).durability(durability)).expect("attaches");
     let own = OpenOptions::default().own(Ownership::Partitions(partitions));
     let index = cluster.open_index_with("x", &own).expect("opens");
     (cluster, index)
@@ -70,7 +73,8 @@ fn work(index: &Index, base: u64, mine: usize) -> u64 {
 #[test]
 fn a_further_process() {
     let Ok(path) = std::env::var(PATH) else { return };
-    let (cluster, index) = open(Path::new(&path), vec![2, 3]);
+    let is_logged = std::env::var_os(IS_LOGGED).is_some();
+    let (cluster, index) = open(Path::new(&path), vec![2, 3], is_logged);
     println!("ready");
     let rounds = work(&index, MIDDLE, 2);
     println!("worked {rounds}");
@@ -81,7 +85,7 @@ fn a_further_process() {
 
 #[test]
 fn each_of_two_processes_moves_keys_among_its_own_while_both_work() {
-    for tiny in [true, false] {
+    for (tiny, is_logged) in [(true, false), (false, false), (false, true)] {
         let directory = tempfile::tempdir().expect("temporary directory");
         let path = directory.path().join("pool");
         create_divided(&path, &[MIDDLE / 2, MIDDLE, MIDDLE + MIDDLE / 2], tiny).close().expect("closes");
@@ -89,6 +93,7 @@ fn each_of_two_processes_moves_keys_among_its_own_while_both_work() {
         let mut other = Command::new(exe)
             .args(["--exact", "neighbours::a_further_process", "--nocapture"])
             .env(PATH, &path)
+            .envs(is_logged.then_some((IS_LOGGED, "")))
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
@@ -99,7 +104,7 @@ fn each_of_two_processes_moves_keys_among_its_own_while_both_work() {
             line.unwrap_or_else(|| panic!("the other process ended before it was {word}"))
         };
         until("ready");
-        let (cluster, index) = open(&path, vec![0, 1]);
+        let (cluster, index) = open(&path, vec![0, 1], is_logged);
         let rounds = work(&index, 0, 0);
         let theirs: u64 = until("worked").rsplit(' ').next().and_then(|n| n.parse().ok()).expect("a number");
 
