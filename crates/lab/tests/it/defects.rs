@@ -93,6 +93,23 @@ mod heirs {
     }
 }
 
+/// Logs of compute servers between which keys move.
+mod falls {
+    use pando_log::defect::OfMoves;
+
+    use super::is_found;
+
+    #[test]
+    fn keys_that_left_without_a_record_are_found() {
+        is_found(OfMoves::LeftUnlogged, ("dex", "kill-compute"));
+    }
+
+    #[test]
+    fn a_node_that_becomes_shared_without_a_record_is_found() {
+        is_found(OfMoves::ShareUnlogged, ("dex", "kill-compute"));
+    }
+}
+
 mod dex {
     use pando_cache::defect::Defect;
 
