@@ -75,26 +75,29 @@ pub(super) struct Taps<'l> {
 }
 
 impl<'l> Taps<'l> {
-    /// Opens the taps of the logs, each with the name of its index. Of each index, `bytes_max` bytes are kept in memory,
+    /// Opens the taps of the logs of each index, which has a name. Of each index, `bytes_max` bytes are kept in memory,
     /// and as many may be on the way to a run.
     ///
     /// # Errors
     /// [`BackupError::UnderWay`].
     pub fn open(
-        logs: impl Iterator<Item = (&'l str, &'l Log)>,
+        indexes: impl Iterator<Item = (&'l str, &'l [Arc<Log>])>,
         bytes_max: usize,
         full: &SyncSender<Full>,
     ) -> Result<Self> {
         let mut taps = Self { logs: Vec::new(), gathered: Vec::new() };
-        for (index, (name, log)) in logs.enumerate() {
+        for (index, (name, logs)) in indexes.enumerate() {
             let (changes, full) = (Changes::new(), full.clone());
             let gathered = Gathered { index, changes, bytes: 0, bytes_max, full };
             let gathered = Arc::new(Mutex::new(gathered));
-            let sink = Arc::clone(&gathered);
-            if !log.open_tap(Box::new(move |key, value| lock(&sink).note(key, value))) {
-                return Err(BackupError::UnderWay { index: name.to_owned() });
+            for log in logs {
+                // A key is changed by one compute server at a time.
+                let sink = Arc::clone(&gathered);
+                if !log.open_tap(Box::new(move |key, value| lock(&sink).note(key, value))) {
+                    return Err(BackupError::UnderWay { index: name.to_owned() });
+                }
+                taps.logs.push(log);
             }
-            taps.logs.push(log);
             taps.gathered.push(gathered);
         }
         Ok(taps)

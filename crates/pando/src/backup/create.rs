@@ -13,7 +13,6 @@
 //!   records in the catalog have not changed. A writer would have changed them.
 
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::mpsc::sync_channel;
 use std::thread;
 use std::time::SystemTime;
@@ -21,7 +20,6 @@ use std::time::SystemTime;
 use pando_dex::ScanRange;
 use pando_fabric::Endpoint;
 use pando_fabric::defect::defect;
-use pando_log::Log;
 use pando_log::defect::OfBackup;
 use pando_pool::IndexRecord;
 use pando_rt::block_on;
@@ -41,6 +39,7 @@ use crate::local::Servers;
 use crate::local::logs::of_log;
 use crate::local::open::record_at_rest;
 use crate::local::servers::with_ctx;
+use crate::options::Durability;
 
 const WHAT: &str = "a backup";
 /// Least bytes of changes of an index in memory.
@@ -53,7 +52,8 @@ impl Cluster {
     /// Writes a backup of all indexes of the pool into a new sub-directory of `destination`, which is created if it
     /// is not there. The backup has the state of one moment, which lies within this call.
     ///
-    /// If the indexes have logs ([`Config::durability`](crate::Config::durability)), operations go on meanwhile. Without
+    /// If the indexes have logs ([`Config::durability`](crate::Config::durability)), operations go on meanwhile, and moves of
+    /// keys between compute servers wait. Without
     /// logs the indexes must be at rest, and no session can be opened meanwhile. In a pool that is open
     /// [for reading](crate::Config::read_only), no process may open an index for writing meanwhile. Indexes that are
     /// not open in this process are opened. Those that are created meanwhile are not in the backup.
@@ -135,13 +135,9 @@ impl Work<'_> {
             return self.reading(names);
         }
         let indexes = names.iter().map(|name| self.cluster.open_index(name)).collect::<Result<Vec<_>>>()?;
-        let logs =
-            indexes.iter().map(|index| Ok(index.data.servers()?.logs())).collect::<Result<Vec<_>>>()?;
-        let logs: Vec<_> = logs.into_iter().map(|logs| <[_; 1]>::try_from(logs).map(|[log]| log)).collect();
-        // The changes of several compute servers are not put in order.
-        match logs.into_iter().collect::<std::result::Result<Vec<_>, _>>() {
-            Ok(logs) => self.tapped(&indexes, logs),
-            Err(_) => self.at_rest(&indexes),
+        match shared.config.durability {
+            Durability::Off => self.at_rest(&indexes),
+            _ => self.tapped(&indexes),
         }
     }
 
@@ -195,7 +191,7 @@ impl Work<'_> {
         }
     }
 
-    /// Indexes without a log, or with several, which this process has open for writing.
+    /// Indexes without logs, which this process has open for writing.
     fn at_rest(&self, indexes: &[Index]) -> Result<Made> {
         let alone = indexes.iter().map(|index| index.data.exclusive(WHAT));
         let _alone = alone.collect::<Result<Vec<_>>>()?;
@@ -225,8 +221,22 @@ impl Work<'_> {
         })
     }
 
-    /// Indexes with one log each.
-    fn tapped(&self, indexes: &[Index], logs: Vec<Arc<Log>>) -> Result<Made> {
+    /// Indexes with logs.
+    fn tapped(&self, indexes: &[Index]) -> Result<Made> {
+        for index in indexes {
+            if index.data.servers()?.logs().iter().any(|log| log.is_tapped()) {
+                return Err(BackupError::UnderWay { index: index.name().to_owned() }.into());
+            }
+        }
+        // A compute server that is added meanwhile would have a log without a tap.
+        let still = indexes.iter().map(|index| index.data.begin_move());
+        let _still = still.collect::<Result<Vec<_>>>()?;
+        let mut logs = Vec::new();
+        for index in indexes {
+            let servers = index.data.servers()?;
+            servers.check_runs_all(WHAT)?;
+            logs.push(servers.logs());
+        }
         // While a session is open, an index is neither loaded in bulk nor dropped, and the cluster not closed.
         let sessions = indexes.iter().map(Index::session).collect::<Result<Vec<_>>>()?;
         let records = indexes.iter().map(|index| self.record(index.name())).collect::<Result<Vec<_>>>()?;
@@ -238,7 +248,7 @@ impl Work<'_> {
             let writer = scope.spawn(move || write_runs(files, backup, indexes.len(), to_write));
             let share = self.options.changes_memory / (2 * indexes.len().max(1) as u64);
             let share = share.max(BYTES_MIN) as usize;
-            let names = || indexes.iter().map(Index::name).zip(logs.iter().map(|log| &**log));
+            let names = || indexes.iter().map(Index::name).zip(logs.iter().map(|logs| &logs[..]));
             let mut taps = None;
             if !defect(OfBackup::TapsOpenedLate) {
                 taps = Some(Taps::open(names(), share, &full)?);
@@ -267,7 +277,9 @@ impl Work<'_> {
         }
         // 5.
         self.cluster.shared.with_endpoint(|ep| {
-            logs.iter().try_for_each(|log| block_on(ep, log.settled(ep, 0, log.clock())).map_err(of_log))
+            logs.iter()
+                .flatten()
+                .try_for_each(|log| block_on(ep, log.settled(ep, 0, log.clock())).map_err(of_log))
         })?;
         Ok((moment, parts))
     }

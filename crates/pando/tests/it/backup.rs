@@ -21,8 +21,11 @@ fn entries_of(index: &Index) -> Entries {
 }
 
 fn logged(path: &Path, cache: u64, durability: Durability) -> Cluster {
-    let config = Config::at(path).memory(64 << 20).cache(cache).create(Create::IfMissing).huge_pages(false);
-    Cluster::open(config.durability(durability)).expect("opens")
+    Cluster::open(config(path, cache).durability(durability)).expect("opens")
+}
+
+fn config(path: &Path, cache: u64) -> Config {
+    Config::at(path).memory(64 << 20).cache(cache).create(Create::IfMissing).huge_pages(false)
 }
 
 /// Restores a backup into a new pool of several servers, and returns the entries of each index.
@@ -110,13 +113,14 @@ impl Drop for Stop<'_> {
 /// Threads that change both indexes in turn, while backups are made; calls `check` with each backup. `wrap` runs the work of
 /// each thread.
 fn during_changes(
-    cache: u64,
+    (cache, compute_servers): (u64, usize),
     changes_memory: u64,
     wrap: &(dyn Fn(&mut dyn FnMut()) + Sync),
     check: impl Fn(&Path, &Backup),
 ) {
     let directory = tempfile::tempdir().expect("temporary directory");
-    let cluster = logged(&directory.path().join("pool"), cache, Durability::Process);
+    let config = config(&directory.path().join("pool"), cache).durability(Durability::Process);
+    let cluster = Cluster::open(config.compute_servers(compute_servers)).expect("opens");
     let first = cluster.create_index("first", &IndexOptions::integers()).expect("new");
     let second = cluster.create_index("second", &IndexOptions::bytes()).expect("new");
     let (stop, done) = (AtomicBool::new(false), AtomicU64::new(0));
@@ -135,6 +139,9 @@ fn during_changes(
             let changes = &changes;
             scope.spawn(move || wrap(&mut || changes(thread)));
         }
+        if compute_servers > 1 {
+            scope.spawn(|| move_keys(&first, &stop));
+        }
         let _stop = Stop(&stop);
         wrap(&mut || {
             for round in 1..4 {
@@ -149,6 +156,16 @@ fn during_changes(
     });
     assert_eq!(backup::list(&backups).expect("there are some").len(), 3);
     cluster.close().expect("closes");
+}
+
+/// Moves a boundary, and lets a compute server come and go.
+fn move_keys(index: &Index, stop: &AtomicBool) {
+    for n in (1u64..).take_while(|_| !stop.load(Relaxed)) {
+        let low = (n.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 1) + 1;
+        index.move_boundary(0, &low.to_be_bytes()).expect("it moves");
+        let added = index.add_compute_server(&(3u64 << 62).to_be_bytes()).expect("there is room");
+        index.remove_compute_server(added).expect("there are others");
+    }
 }
 
 /// Checks that a backup has the state of one moment.
@@ -168,12 +185,17 @@ fn is_of_one_moment(backups: &Path, made: &Backup) {
 
 #[test]
 fn a_backup_during_changes_has_the_state_of_one_moment() {
-    during_changes(8 << 20, 64 << 20, &|work| work(), is_of_one_moment);
+    during_changes((8 << 20, 1), 64 << 20, &|work| work(), is_of_one_moment);
 }
 
 #[test]
 fn so_does_one_with_leaves_outside_of_the_cache_and_changes_in_files() {
-    during_changes(128 << 10, 0, &|work| work(), is_of_one_moment);
+    during_changes((128 << 10, 1), 0, &|work| work(), is_of_one_moment);
+}
+
+#[test]
+fn so_does_one_of_several_compute_servers_between_which_keys_move() {
+    during_changes((128 << 10, 2), 64 << 10, &|work| work(), is_of_one_moment);
 }
 
 #[cfg(feature = "defects")]
@@ -187,7 +209,7 @@ mod defects {
     fn each_defect_of_backups_is_found() {
         for defect in OfBackup::ALL {
             let wrap = |work: &mut dyn FnMut()| with_defect(Some(defect), work);
-            let run = || super::during_changes(128 << 10, 64 << 20, &wrap, super::is_of_one_moment);
+            let run = || super::during_changes((128 << 10, 1), 64 << 20, &wrap, super::is_of_one_moment);
             let found = (0..20).find(|_| catch_unwind(AssertUnwindSafe(run)).is_err());
             println!("{defect:?}: run {found:?}");
             assert!(found.is_some(), "{defect:?} is not found");
