@@ -49,8 +49,7 @@ struct Settings {
     /// Compute servers [default: 2, with --durability process 1]
     #[arg(long, value_name = "N")]
     compute_servers: Option<usize>,
-    /// What survives the end of a compute server: off, or process (all that was answered; with one compute server)
-    /// [default: off]
+    /// What survives the end of a compute server: off, or process (all that was answered) [default: off]
     #[arg(long, value_name = "WHAT")]
     durability: Option<String>,
     /// Start one more compute server, which takes over when the other one ends (with --durability process)
@@ -114,11 +113,6 @@ impl Settings {
             Durability::Off if self.standby => Err(Failure::bad_input(
                 "a standby takes over only what is in a log; --durability process keeps one",
             )),
-            Durability::Group(_) | Durability::Immediate
-                if self.compute_servers.is_some_and(|servers| servers > 1) =>
-            {
-                Err(Failure::bad_input("an index that is to survive a loss of power has one compute server"))
-            }
             _ => Ok(durability),
         }
     }

@@ -138,6 +138,7 @@ async fn redo_shared<L: Layout, E: Endpoint>(
     if ep.read_word(addr).await? == lock {
         page.set_window(WORD..layout.node_size());
         ep.recycle(ep.write(addr.add(WORD as u64), page).await?);
+        ep.persist(addr, layout.node_size() as u64).await?;
         ep.write_word(addr, unlock_word(lock)).await?;
     }
     Ok(())

@@ -52,17 +52,28 @@ pub enum OfShared {
     RepairBeforeHeir,
 }
 
-/// A rule for keys that move between compute servers with logs, and is broken.
+/// A rule for several compute servers with logs, between which keys move, and is broken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OfMoves {
     /// The log does not say that keys went to another compute server.
     LeftUnlogged,
     /// A node that becomes shared is in no record when it counts as clean.
     ShareUnlogged,
+    /// The pages of keys that left are not persisted when the log says so.
+    PagesUnpersisted,
+    /// A lock is not persisted before a record relies on it.
+    LockUnpersisted,
+    /// A shared page is not persisted before its lock is given back.
+    UnlockedBeforePersist,
+    /// The new half of a shared node is not persisted before a record leads to it.
+    HalfUnpersisted,
 }
 
 impl OfMoves {
-    pub const ALL: [Self; 2] = [Self::LeftUnlogged, Self::ShareUnlogged];
+    /// Those that a killed process suffices to find, and those that power must fail for.
+    pub const OF_PROCESS: [Self; 2] = [Self::LeftUnlogged, Self::ShareUnlogged];
+    pub const OF_POWER: [Self; 4] =
+        [Self::PagesUnpersisted, Self::LockUnpersisted, Self::UnlockedBeforePersist, Self::HalfUnpersisted];
 }
 
 impl defect::Defect for OfMoves {

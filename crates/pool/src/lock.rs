@@ -69,6 +69,11 @@ impl LockedVersion {
 /// What must have happened before words are written. It lives until they are.
 pub trait Awaited: Send + Sync {
     fn has_happened(&self) -> bool;
+
+    /// Whether the words must be persisted before the lock is given back: it tells whether they were written.
+    fn persists(&self) -> bool {
+        false
+    }
 }
 
 /// Words and their destination.
@@ -303,7 +308,7 @@ pub(crate) async fn take_over<E: Endpoint>(
 /// How words are written together with the unlock word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Together {
-    /// By two WRITEs of one chain, in this order.
+    /// By two WRITEs of one chain, in this order, unless the words are persisted in between.
     Chain,
     /// By one WRITE: the words end at the lock word. Some of them may land after it.
     OneWrite,
@@ -327,7 +332,7 @@ pub(crate) async fn write_words_unlock<E: Endpoint>(
 async fn try_write_words_unlock<E: Endpoint>(
     ep: &E,
     Held { at, lock }: Held,
-    Owed { to, words, .. }: &Owed,
+    Owed { to, words, after }: &Owed,
     together: Together,
 ) -> std::result::Result<(), FabricError> {
     let is_one = together == Together::OneWrite;
@@ -338,6 +343,12 @@ async fn try_write_words_unlock<E: Endpoint>(
             debug_assert_eq!(to.add((words.len() * WORD) as u64), at, "the words end where the lock is");
             buf.set(words.len(), lock.unlock_word());
             Some(ep.write(*to, buf).await?)
+        }
+        _ if after.as_ref().is_some_and(|after| after.persists()) => {
+            let buf = ep.write(*to, buf).await?;
+            ep.persist(*to, (words.len() * WORD) as u64).await?;
+            ep.write_word(at, lock.unlock_word()).await?;
+            Some(buf)
         }
         Together::Chain if to.server() == at.server() => {
             let chain = Chain::new().write(*to, buf).write_word(at, lock.unlock_word());

@@ -6,7 +6,7 @@
 use pando_fabric::defect::defect;
 use pando_fabric::{Endpoint, Patience, outlined};
 use pando_log::defect::OfMoves;
-use pando_log::{Entry, Log, Record, Reservation, Share, Span};
+use pando_log::{Entry, Log, Record, Reservation, Share, Span, persist_all};
 
 use crate::change::{Change, stored_len};
 use crate::error::Result;
@@ -68,6 +68,9 @@ pub(crate) async fn note_left<L: Layout, E: Endpoint>(
     range: &KeyRange,
 ) -> Result<()> {
     let Some(log) = journal::log_of(tree).filter(|_| !defect(OfMoves::LeftUnlogged)) else { return Ok(()) };
+    if log.persists() && !defect(OfMoves::PagesUnpersisted) {
+        persist_all(ctx.ep).await?;
+    }
     let left = Record::Left(Span { low: range.low.as_deref(), high: range.high.as_deref() });
     let gsn = match reserve(tree, ctx, log, left.stored_len()).await? {
         Some(room) => log.append(room, &left),

@@ -11,7 +11,7 @@ use pando_cache::defect::Defect;
 use pando_cache::sync::Word;
 use pando_fabric::defect::defect;
 use pando_fabric::{Endpoint, GlobalAddr, Nanos, PageBuf, WORD};
-use pando_log::defect::OfShared;
+use pando_log::defect::{OfMoves, OfShared};
 use pando_pool::{LOOKS_AT_HOLDER, PoolError, RemoteLock};
 
 use crate::descent::{read, refresh};
@@ -124,7 +124,12 @@ async fn lock_word<'t, L: Layout, E: Endpoint>(
     loop {
         let next_look = ctx.ep.now().saturating_add(between_looks).min(deadline);
         match tree.pool.lock(ctx.ep, addr, next_look).await {
-            Ok(lock) => return Ok(lock),
+            Ok(lock) => {
+                if !defect(OfMoves::LockUnpersisted) {
+                    journal::persist_first(tree, ctx, addr, WORD).await?;
+                }
+                return Ok(lock);
+            }
             Err(PoolError::LockTimedOut { at, holder }) => {
                 let _ = tree.pool.give_back_left_locks(ctx.ep).await;
                 if tree.pool.is_abandoned(ctx.ep, holder).await? {

@@ -7,6 +7,8 @@ use std::sync::Arc;
 
 use pando_cache::{FrameRef, Mark};
 use pando_fabric::GlobalAddr;
+use pando_fabric::defect::defect;
+use pando_log::defect::OfMoves;
 use pando_log::{Image, Log, Record};
 use pando_pool::Awaited;
 
@@ -25,6 +27,10 @@ pub(crate) struct Promised {
 impl Awaited for Promised {
     fn has_happened(&self) -> bool {
         self.log.is_settled(self.gsn)
+    }
+
+    fn persists(&self) -> bool {
+        self.log.persists() && !defect(OfMoves::UnlockedBeforePersist)
     }
 }
 

@@ -5,7 +5,9 @@
 //! of an interrupted split.
 
 use pando_cache::{FrameRef, FrameState, FreeFrame};
+use pando_fabric::defect::defect;
 use pando_fabric::{Endpoint, GlobalAddr};
+use pando_log::defect::OfMoves;
 
 use crate::descent::read;
 use crate::error::{Attempt, Retry};
@@ -15,7 +17,7 @@ use crate::shared::locked::{self, LockedNode};
 use crate::shared::{parent, record};
 use crate::smo::cut::{Cut, Pending, Separator, SplitAt};
 use crate::smo::split::{self, Split};
-use crate::tree::journal::Room;
+use crate::tree::journal::{self, Room};
 use crate::tree::new_node::{self, NewNode};
 use crate::tree::{Ctx, Tree, VersionedNode, clear, count};
 
@@ -137,6 +139,9 @@ pub(crate) async fn split_shared<L: Layout, E: Endpoint>(
     let right = locked::split_page(tree, ctx, &node.page, new.addr(), at, &separator);
     tree.node_mut(&parent).link(&separator, new.addr().raw());
     let [node, parent] = parent::write_under(tree, ctx, [node, parent], &new, right).await?;
+    if !defect(OfMoves::HalfUnpersisted) {
+        journal::persist_first(tree, ctx, new.addr(), tree.layout.node_size()).await?;
+    }
     // 3. WRITE and unlock the parent, then the node. From here on the node must be written in any case.
     new.link();
     read::mark_shared(tree, &tree.view(ctx), &node.page);
@@ -193,6 +198,9 @@ pub(crate) async fn grow_shared_root<L: Layout, E: Endpoint>(
                 return Err(error.into());
             }
         }
+    }
+    for new in [&left, &right] {
+        journal::persist_first(tree, ctx, new.addr(), tree.layout.node_size()).await?;
     }
     // 3. WRITE and unlock the root in one chain.
     raise_root(tree, &root, left.addr(), right.addr(), &separator);

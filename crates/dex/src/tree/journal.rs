@@ -178,6 +178,20 @@ pub(crate) async fn persist_value<L: Layout, E: Endpoint>(
     Ok(log.persist_value(ctx.ep, &blocks).await?)
 }
 
+/// Persists what a record is about to rely on, if the log is persisted: a lock, under which redo is to write a node, or
+/// a new node that is in no record.
+pub(crate) async fn persist_first<L: Layout, E: Endpoint>(
+    tree: &Tree<L>,
+    ctx: Ctx<'_, E>,
+    addr: GlobalAddr,
+    bytes: usize,
+) -> Result<()> {
+    match log_of(tree).is_some_and(Log::persists) {
+        true => Ok(ctx.ep.persist(addr, bytes as u64).await?),
+        false => Ok(()),
+    }
+}
+
 /// Number of the last record of the log.
 pub(crate) fn clock<L: Layout>(tree: &Tree<L>) -> u64 {
     log_of(tree).map_or(0, Log::clock)

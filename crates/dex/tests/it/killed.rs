@@ -520,8 +520,8 @@ fn run_with<L: Layout>(world: World<L>, seed: u64) {
 }
 
 /// [`run`] with two compute servers.
-fn run_beside<L: Layout>(layout: L, seed: u64) {
-    run_with(World::with_servers(2, layout, Persistence::Never, SEGMENTS, seed), seed);
+fn run_beside<L: Layout>(layout: L, persistence: Persistence, seed: u64) {
+    run_with(World::with_servers(2, layout, persistence, SEGMENTS, seed), seed);
 }
 
 fn seeds(run: impl Fn(u64)) {
@@ -561,8 +561,14 @@ fn slotted_nodes_lose_nothing_that_was_answered_or_seen() {
 
 #[test]
 fn keys_that_move_between_compute_servers_are_not_lost() {
-    seeds(|seed| run_beside(small_nodes(), seed));
-    seeds(|seed| run_beside(slotted(512), seed));
+    seeds(|seed| run_beside(small_nodes(), Persistence::Never, seed));
+    seeds(|seed| run_beside(slotted(512), Persistence::Never, seed));
+}
+
+#[test]
+fn keys_that_move_between_compute_servers_are_not_lost_with_the_power() {
+    seeds(|seed| run_beside(nodes_of_sectors(), Persistence::BeforeAnswer, seed));
+    seeds(|seed| run_beside(slotted(1024), Persistence::BeforeAnswer, seed));
 }
 
 #[test]
@@ -604,8 +610,12 @@ fn each_defect_of_the_use_of_the_log_is_found() {
 #[cfg(feature = "defects")]
 #[test]
 fn each_defect_of_moves_with_logs_is_found() {
-    for defect in pando_log::defect::OfMoves::ALL {
-        is_found(defect, |seed| run_beside(small_nodes(), seed));
+    use pando_log::defect::OfMoves;
+    for defect in OfMoves::OF_PROCESS {
+        is_found(defect, |seed| run_beside(small_nodes(), Persistence::Never, seed));
+    }
+    for defect in OfMoves::OF_POWER {
+        is_found(defect, |seed| run_beside(nodes_of_sectors(), Persistence::BeforeAnswer, seed));
     }
 }
 

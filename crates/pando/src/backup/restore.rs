@@ -165,7 +165,7 @@ fn options_of(part: &IndexPart, cluster: &Cluster) -> Result<IndexOptions> {
     if let Some(limit) = descriptor.fanout_limit {
         options = options.fanout_limit(limit as usize);
     }
-    let wanted = cluster.shared.config.compute_servers_wanted();
+    let wanted = cluster.shared.config.compute_servers;
     match wanted.is_none_or(|servers| servers == part.boundaries.len() + 1) {
         true => Ok(options.boundaries(part.boundaries.clone())),
         false => Ok(options),

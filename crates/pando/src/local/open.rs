@@ -62,8 +62,7 @@ pub(crate) fn open(
             logs::drop_others(shared, ep, record.id, &record.logs)?;
         }
         let recovery = redo::settle(shared, ep, &record, &owned)?;
-        if let (Some(count), Ownership::All, false) =
-            (shared.config.compute_servers_wanted(), &options.own, keep)
+        if let (Some(count), Ownership::All, false) = (shared.config.compute_servers, &options.own, keep)
             && count != record.boundaries.len() + 1
         {
             let boundaries = with_layout!(layout, |layout| {
@@ -260,9 +259,6 @@ fn open_numbered(
 ) -> Result<Servers> {
     let table = routes.table();
     let layout = descriptor.node_layout(record.node_size as usize)?;
-    if !record.boundaries.is_empty() {
-        shared.config.check_process_only()?;
-    }
     let mut logs = vec![None; loads.len()];
     let trees = map_layout!(layout, |layout| {
         let mut trees = Vec::with_capacity(loads.len());

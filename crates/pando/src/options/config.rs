@@ -184,8 +184,6 @@ impl std::fmt::Debug for OnRecovery {
     }
 }
 
-const ONE_SERVER: &str = "an index that is to survive a loss of power has one compute server";
-
 impl Config {
     fn new(place: Place) -> Self {
         Self {
@@ -427,33 +425,12 @@ impl Config {
             Durability::Group(_) | Durability::Immediate if !matches!(self.place, Place::At(_)) => {
                 Some("only a pool in a file or a directory survives a loss of power")
             }
-            Durability::Group(_) | Durability::Immediate
-                if self.compute_servers.is_some_and(|servers| servers > 1) =>
-            {
-                Some(ONE_SERVER)
-            }
             _ if self.offload != OffloadPolicy::Never => {
                 Some("changes that memory servers make are in no log")
             }
             _ => None,
         };
         wrong.map_or(Ok(()), |text| Err(Error::InvalidOption(text.to_owned())))
-    }
-
-    /// Compute servers that an index is opened with, unless it keeps those that it has.
-    pub(crate) fn compute_servers_wanted(&self) -> Option<usize> {
-        match self.durability {
-            Durability::Off | Durability::Process => self.compute_servers,
-            Durability::Group(_) | Durability::Immediate => Some(1),
-        }
-    }
-
-    /// Refuses several compute servers if their changes are to survive a loss of power.
-    pub(crate) fn check_process_only(&self) -> Result<()> {
-        match self.durability {
-            Durability::Off | Durability::Process => Ok(()),
-            Durability::Group(_) | Durability::Immediate => Err(Error::InvalidOption(ONE_SERVER.to_owned())),
-        }
     }
 
     /// Refuses `what` if this process keeps a log.
