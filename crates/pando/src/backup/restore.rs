@@ -29,7 +29,7 @@ pub struct RestoreOptions<'o> {
 /// Restores the indexes of a backup into `cluster`, which must not have indexes of these names.
 ///
 /// An index gets the node size, the level M and the description that it had. It gets the boundaries that it had unless the
-/// cluster asks for another number of compute servers or keeps logs. Returns what the backup has of the indexes.
+/// cluster asks for another number of compute servers. Returns what the backup has of the indexes.
 ///
 /// # Errors
 /// [`BackupError`] in [`Error::Backup`] for a backup that is not there, incomplete or damaged; [`Error::IndexExists`];
