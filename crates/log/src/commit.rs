@@ -371,6 +371,20 @@ impl Commit {
         }
     }
 
+    /// Whether a record is being written, or in the log, while the WRITE of an earlier one has not begun.
+    pub fn has_gap(&self) -> bool {
+        let lanes = self.lanes.iter().map(|lane| {
+            let state = lock(&lane.state);
+            let waiting = state.full.front().unwrap_or(&state.open);
+            let first = if waiting.count > 0 { waiting.first } else { u64::MAX };
+            let begun = state.posted.back().map(|posted| &posted.kept).or(state.kept.back());
+            (first, begun.map_or(0, |begun| begun.last))
+        });
+        let (first, last) =
+            lanes.fold((u64::MAX, 0), |(first, last), lane| (lane.0.min(first), lane.1.max(last)));
+        first < last
+    }
+
     /// Whether a lane lacks records up to `gsn`.
     pub fn is_behind(&self, lane: usize, gsn: u64) -> bool {
         self.lanes[lane].oldest.load(SeqCst) <= gsn

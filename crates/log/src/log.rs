@@ -265,6 +265,11 @@ impl Log {
         }
     }
 
+    /// Whether a process that died now could leave a gap: a record without an earlier one. Simulations seek such deaths.
+    pub fn has_gap(&self) -> bool {
+        self.commit.has_gap()
+    }
+
     /// Waits until everything up to `goal`, which is written, is persisted.
     async fn reach<E: Endpoint>(&self, ep: &E, goal: Goal) -> Result<()> {
         while !self.disk.is_reached(goal) {

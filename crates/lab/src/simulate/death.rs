@@ -3,9 +3,12 @@
 //! Each of these compute servers is a process. At its time, all operations at one of them are cut off where they are:
 //! their futures are dropped, and no verb is begun for them. What they had begun may still take effect for a while, as
 //! before the process is fenced off; only then it counts as dead. The operations at other compute servers go on, and meet
-//! nodes that it had locked. The slot that noticed first is the heir: a new process, which redoes the log, with the faults
-//! of the seed going on, becomes its writer, and opens the tree with an empty cache. An heir may die as well, and the next
-//! one begins anew. Several compute servers may be dead at a time.
+//! nodes that it had locked. The slot that noticed first is the heir, which may come late: a new process, which redoes
+//! the log, with the faults of the seed going on, becomes its writer, and opens the tree with an empty cache. An heir may
+//! die as well, and the next one begins anew. Several compute servers may be dead at a time.
+//!
+//! What a log must repair is there for moments only. So most deaths have a *doom*: they follow an operation that has just
+//! made such a state.
 
 use std::pin::{Pin, pin};
 use std::rc::Rc;
@@ -34,12 +37,19 @@ const SEGMENT_BYTES: u64 = 8 << 10;
 const LANES: usize = 2;
 /// Longest life of an heir that dies while it recovers, in ns at the usual latency.
 const HEIR_NS_MAX: Nanos = 200_000;
+/// Longest time from a death that others know until the first heir. They look at the holder of a lock within it.
+const LATE_NS_MAX: Nanos = PATIENCE_NS / 2;
 /// Heirs of one compute server at most; so many do not die in turn.
 const HEIRS_MAX: usize = 40;
 /// No compute server dies later than this before the end of faults.
 pub const LAST_HEIRS_NS: Nanos = 2 * PATIENCE_NS;
-/// Longest time until the death of a compute server that has begun to lock something, in ns at the usual latency.
+/// Longest times from an operation that is a doom to the death, in ns at the usual latency: that of some verbs of the
+/// operation, of one or two, and of less than one.
 const SOON_NS_MAX: Nanos = 16_000;
+const SOONER_NS_MAX: Nanos = 4_000;
+const AT_ONCE_NS_MAX: Nanos = 1_000;
+/// Longest time that a doom waits for its operation, in ns at the usual latency.
+const DOOM_NS_MAX: Nanos = 400_000;
 /// Pause of an operation that waits for an heir.
 const PAUSE_NS: Nanos = PATIENCE_NS / 1_000;
 
@@ -103,19 +113,38 @@ pub async fn live<L: Layout>(client: &Client<Dex<L>>) {
     if let Some(dead) = (0..index.servers()).find(has_died) {
         return inherit(client, dead).await;
     }
+    if !may_die(client) {
+        return;
+    }
+    let is_late = |server: &usize| index.life(*server).doom.get().is_some_and(|(_, latest)| now >= latest);
+    if let Some(late) = (0..index.servers()).find(is_late) {
+        return die(client, late).await;
+    }
     let is_time = |(at, server): &mut (Nanos, usize)| {
         let life = index.life(*server);
-        now >= *at && life.is_alive(now) && life.doom.get().is_none()
+        now >= *at && life.is_alive(now) && !life.is_doomed()
     };
-    let dies = book.deaths.borrow_mut().pop_if(|death| may_die(client) && is_time(death));
+    let dies = book.deaths.borrow_mut().pop_if(|death| is_time(death));
     let Some((_, server)) = dies else { return };
-    // Most deaths come while a node is locked, if any are shared.
-    let doom = [None, Some(Doom::Locks), Some(Doom::Logs), Some(Doom::Logs)][client.below(4)];
-    if index.servers() > 1 && doom.is_some() {
-        return index.life(server).doom.set(doom);
+    match Doom::draw(client) {
+        None => die(client, server).await,
+        Some(doom) => {
+            let latest = now + draw_time(client, DOOM_NS_MAX);
+            index.life(server).doom.set(Some((doom, latest)));
+        }
     }
-    index.life(server).ends.set(0);
+}
+
+async fn die<L: Layout>(client: &Client<Dex<L>>, server: usize) {
+    let life = client.index.life(server);
+    life.doom.set(None);
+    life.ends.set(0);
     inherit(client, server).await;
+}
+
+/// A time below `max`, in ns at the usual latency.
+fn draw_time<L: Layout>(client: &Client<Dex<L>>, max: Nanos) -> Nanos {
+    client.ep.random() % (max as f64 * client.setup.latency_scale) as Nanos
 }
 
 /// Whether heirs have enough time until the end of faults.
@@ -131,6 +160,52 @@ pub enum Doom {
     Locks,
     /// An operation that locked something has made a record.
     Logs,
+    /// The log is about to have a record, but not an earlier one.
+    Gap,
+    /// The same, and the log lacks the last change of several nodes.
+    GapOfChange,
+}
+
+impl Doom {
+    fn draw<L: Layout>(client: &Client<Dex<L>>) -> Option<Self> {
+        use Doom::{Gap, GapOfChange, Locks, Logs};
+        // Most deaths come while a node is locked, if any are shared.
+        let dooms: &[_] = match client.index.servers() {
+            1 => &[None, Some(Gap), Some(GapOfChange), Some(GapOfChange)],
+            _ => &[None, Some(Locks), Some(Logs), Some(Logs), Some(Logs), Some(GapOfChange)],
+        };
+        dooms[client.below(dooms.len())]
+    }
+
+    /// Time until the death.
+    fn draw_rest<L: Layout>(self, client: &Client<Dex<L>>) -> Nanos {
+        let max = match self {
+            Self::Gap | Self::GapOfChange => AT_ONCE_NS_MAX,
+            Self::Locks | Self::Logs if client.below(4) == 0 => SOON_NS_MAX,
+            Self::Locks | Self::Logs => SOONER_NS_MAX,
+        };
+        draw_time(client, max)
+    }
+}
+
+/// What a thread and the operations at a compute server have done so far.
+struct Done {
+    /// Atomics of the thread.
+    atomics: u64,
+    records: u64,
+    /// Changes of several nodes.
+    changes: u64,
+}
+
+impl Done {
+    fn of<L: Layout>(client: &Client<Dex<L>>, life: &Life<L>) -> Self {
+        let [splits, merges, root_changes, ..] = life.tree.smo_counts();
+        Self {
+            atomics: client.ep.counters().snapshot().atomics,
+            records: life.tree.config().log.as_ref().map_or(0, |log| log.clock()),
+            changes: splits + merges + root_changes,
+        }
+    }
 }
 
 /// An operation at a compute server, which may be its doom.
@@ -139,22 +214,29 @@ pub async fn watched<L: Layout, T>(
     life: &Life<L>,
     mut op: Pin<&mut impl Future<Output = T>>,
 ) -> T {
-    let atomics = || client.ep.counters().snapshot().atomics;
-    let records = || life.tree.config().log.as_ref().map_or(0, |log| log.clock());
+    let log = life.tree.config().log.as_deref();
+    let has_gap = || log.is_some_and(|log| log.has_gap());
+    let lacks = |record| log.is_some_and(|log| !log.is_settled(record));
     let mut has_locked = false;
     std::future::poll_fn(|cx| {
-        let before = (atomics(), records());
+        let before = Done::of(client, life);
         let polled = op.as_mut().poll(cx);
-        has_locked |= atomics() > before.0;
-        let is_it = match life.doom.get() {
-            None => false,
-            Some(Doom::Locks) => has_locked,
-            Some(Doom::Logs) => has_locked && records() > before.1,
+        let now = Done::of(client, life);
+        let has_logged = now.records > before.records;
+        has_locked |= now.atomics > before.atomics;
+        let is_it = |doom| match doom {
+            Doom::Locks => has_locked,
+            Doom::Logs => has_locked && has_logged,
+            Doom::Gap => has_gap(),
+            Doom::GapOfChange => has_gap() && lacks(life.changed.get()),
         };
-        if is_it && may_die(client) {
+        if let Some((doom, _)) = life.doom.get().filter(|(doom, _)| is_it(*doom) && may_die(client)) {
             life.doom.set(None);
-            let soon = client.ep.random() % (SOON_NS_MAX as f64 * client.setup.latency_scale) as Nanos;
-            life.ends.set(client.ep.now() + soon);
+            // By the clock of another thread it may be dead.
+            life.ends.set(life.ends.get().min(client.ep.now() + doom.draw_rest(client)));
+        }
+        if now.changes > before.changes {
+            life.changed.set(now.records);
         }
         polled
     })
@@ -188,9 +270,15 @@ async fn inherit<L: Layout>(client: &Client<Dex<L>>, server: usize) {
     let dead = index.life(server);
     index.set_heir(server, true);
     let mut last = dead.pid;
-    for _ in 0..HEIRS_MAX {
+    // Three of four first heirs come late.
+    let mut late = if client.below(4) > 0 { ep.random() % LATE_NS_MAX } else { 0 };
+    for attempt in 0..HEIRS_MAX {
+        if attempt > 0 {
+            give_back_locks(client).await;
+        }
         ep.sleep_until(ep.now() + client.setup.verbs_take_ns()).await;
         index.processes.end(last);
+        ep.sleep_until(ep.now() + std::mem::take(&mut late)).await;
         last = index.processes.begin();
         // One in three heirs dies in its turn.
         let lives = ep.random() % (HEIR_NS_MAX as f64 * client.setup.latency_scale) as Nanos;
@@ -213,6 +301,18 @@ async fn inherit<L: Layout>(client: &Client<Dex<L>>, server: usize) {
         }
     }
     panic!("{HEIRS_MAX} heirs have failed");
+}
+
+/// Living compute servers give back the locks that their operations left. They do so at an operation that waits, and may
+/// have none, since this slot has become an heir.
+async fn give_back_locks<L: Layout>(client: &Client<Dex<L>>) {
+    for server in 0..client.index.servers() {
+        let life = client.index.life(server);
+        if life.is_alive(client.ep.now()) && life.pool.has_left_locks() {
+            // What fails here is tried again before the next heir.
+            let _ = client.at(server, async |tree, ctx| tree.flush(ctx).await).await;
+        }
+    }
 }
 
 async fn heir<L: Layout>(

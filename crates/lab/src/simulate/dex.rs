@@ -64,8 +64,10 @@ pub struct Dex<L: Layout> {
 pub struct Life<L: Layout> {
     /// Virtual time at which it dies; 0 once it is dead.
     pub ends: Cell<Nanos>,
-    /// What it dies soon after, at an operation.
-    pub doom: Cell<Option<Doom>>,
+    /// What it dies soon after, at an operation, and when at the latest.
+    pub doom: Cell<Option<(Doom, Nanos)>>,
+    /// Number of the last record of a change of several nodes.
+    pub changed: Cell<u64>,
     /// Number of its process, and the pool as it is attached to that.
     pub pid: u32,
     pub pool: Pool,
@@ -74,7 +76,13 @@ pub struct Life<L: Layout> {
 
 impl<L: Layout> Life<L> {
     pub fn new(pid: u32, pool: Pool, tree: Tree<L>) -> Self {
-        Self { ends: Cell::new(Nanos::MAX), doom: Cell::new(None), pid, pool, tree }
+        let (ends, doom, changed) = (Cell::new(Nanos::MAX), Cell::new(None), Cell::new(0));
+        Self { ends, doom, changed, pid, pool, tree }
+    }
+
+    /// Whether the time of its death is drawn, or the operation before it.
+    pub fn is_doomed(&self) -> bool {
+        self.doom.get().is_some() || self.ends.get() != Nanos::MAX
     }
 
     /// Clocks of threads differ a little: it is dead for all threads as soon as it is for one.
@@ -335,7 +343,7 @@ impl<L: Layout> Client<Dex<L>> {
     }
 
     /// Runs an operation at a compute server, which ends where it is if that dies.
-    async fn at<T>(
+    pub(super) async fn at<T>(
         &self,
         server: usize,
         op: impl AsyncFnOnce(&Tree<L>, Ctx<'_, SimEndpoint>) -> Result<T, DexError>,

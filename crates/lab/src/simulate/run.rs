@@ -47,7 +47,7 @@ const RESTS: Nanos = 4;
 const REST_NS: Nanos = 4 * PATIENCE_NS;
 
 /// Time in which the heirs of a compute server come, one of which lives.
-const HEIRS_NS: Nanos = PATIENCE_NS / 5;
+const HEIRS_NS: Nanos = PATIENCE_NS;
 
 /// Result of one seed.
 #[derive(Clone, Debug, Serialize)]
