@@ -157,7 +157,8 @@ impl<L: Layout> World<L> {
         let tree = self.open(ep, &pool, KeyRange::all(), None, 64).await;
         let worker = tree.cache().worker();
         let ctx = Ctx { ep, worker: &worker };
-        cut_at(&tree, ctx, &self.boundary.borrow()).await.expect("the leaf can be split");
+        let boundary = self.boundary.borrow().clone();
+        cut_at(&tree, ctx, &boundary).await.expect("the leaf can be split");
         tree.flush(ctx).await.expect("it can be written");
         pool.detach(ep).await.expect("it is closed");
     }

@@ -262,7 +262,7 @@ fn open_numbered(
     let mut logs = vec![None; loads.len()];
     let trees = map_layout!(layout, |layout| {
         let mut trees = Vec::with_capacity(loads.len());
-        for number in 0..loads.len() {
+        for (number, log_of) in logs.iter_mut().enumerate() {
             let partition = table.partition_owned_by(number).filter(|&partition| is_mine(partition));
             let Some(partition) = partition else {
                 trees.push(None);
@@ -271,16 +271,9 @@ fn open_numbered(
             let mut cache = shared.config.cache_config(layout.node_size());
             let log = logs::open_log(shared, ep, &record, partition)?;
             let range = table.range(partition);
-            trees.push(Some(Arc::new(open_tree(
-                shared,
-                ep,
-                layout,
-                &record,
-                range,
-                &mut cache,
-                log.as_deref(),
-            )?)));
-            logs[number] = log;
+            let tree = open_tree(shared, ep, layout, &record, range, &mut cache, log.as_deref())?;
+            trees.push(Some(Arc::new(tree)));
+            *log_of = log;
         }
         trees
     });

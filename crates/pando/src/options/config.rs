@@ -114,7 +114,8 @@ pub enum Durability {
     /// `kill -9` too, but not for the end of a memory server or a loss of power.
     Process,
     /// As [`Durability::Process`], for a pool in files; and after a loss of power the pool is as it was at some moment, at most this
-    /// long before, and the time of one synced write: the log is persisted once in an interval.
+    /// long before, and the time of one synced write: the log is persisted once in an interval. With several compute
+    /// servers, the keys of each are.
     Group(Duration),
     /// Everything that was answered or read, after a loss of power too: the log is persisted before an
     /// operation answers. Operations that wait at the same time share a synced write.
