@@ -198,11 +198,11 @@ struct Done {
 }
 
 impl Done {
-    fn of<L: Layout>(client: &Client<Dex<L>>, life: &Life<L>) -> Self {
+    fn of<L: Layout>(client: &Client<Dex<L>>, life: &Life<L>, log: &Log) -> Self {
         let [splits, merges, root_changes, ..] = life.tree.smo_counts();
         Self {
             atomics: client.ep.counters().snapshot().atomics,
-            records: life.tree.config().log.as_ref().map_or(0, |log| log.clock()),
+            records: log.clock(),
             changes: splits + merges + root_changes,
         }
     }
@@ -214,21 +214,20 @@ pub async fn watched<L: Layout, T>(
     life: &Life<L>,
     mut op: Pin<&mut impl Future<Output = T>>,
 ) -> T {
-    let log = life.tree.config().log.as_deref();
-    let has_gap = || log.is_some_and(|log| log.has_gap());
-    let lacks = |record| log.is_some_and(|log| !log.is_settled(record));
+    let Some(log) = life.tree.config().log.as_deref() else { return op.await };
+    let lacks = |record| !log.is_settled(record);
     let mut has_locked = false;
     std::future::poll_fn(|cx| {
-        let before = Done::of(client, life);
+        let before = Done::of(client, life, log);
         let polled = op.as_mut().poll(cx);
-        let now = Done::of(client, life);
+        let now = Done::of(client, life, log);
         let has_logged = now.records > before.records;
         has_locked |= now.atomics > before.atomics;
         let is_it = |doom| match doom {
             Doom::Locks => has_locked,
             Doom::Logs => has_locked && has_logged,
-            Doom::Gap => has_gap(),
-            Doom::GapOfChange => has_gap() && lacks(life.changed.get()),
+            Doom::Gap => log.has_gap(),
+            Doom::GapOfChange => log.has_gap() && lacks(life.changed.get()),
         };
         if let Some((doom, _)) = life.doom.get().filter(|(doom, _)| is_it(*doom) && may_die(client)) {
             life.doom.set(None);
