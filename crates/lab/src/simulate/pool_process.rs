@@ -367,8 +367,10 @@ impl<'w> Process<'w> {
     async fn recut(&self, pool: &Pool, name: &str) {
         let Some(mut record) = self.look(pool, name).await else { return };
         let parts = 1 + self.below(60);
-        record.boundaries = cuts(parts);
-        record.owners = vec![None; parts];
+        record.recut(cuts(parts), None);
+        if self.below(2) == 0 {
+            record.logs.reverse();
+        }
         self.update(pool, &record).await;
     }
 

@@ -130,11 +130,6 @@ mod falls {
     fn keys_that_left_without_a_record_are_found() {
         is_found(OfMoves::LeftUnlogged, ("dex", "kill-compute"));
     }
-
-    #[test]
-    fn a_node_that_becomes_shared_without_a_record_is_found() {
-        is_found(OfMoves::ShareUnlogged, ("dex", "kill-compute"));
-    }
 }
 
 mod dex {

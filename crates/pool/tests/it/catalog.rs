@@ -85,8 +85,8 @@ fn a_stale_record_is_refused() {
     let old = block_on(pool.create_index(&ep, spec("an index", 3))).expect("room");
     let mut changed = old.clone();
     changed.root = GlobalAddr::new(MemoryServerId(0), 8192);
-    changed.boundaries = (1..2000_u32).map(|at| at.to_be_bytes().repeat(8)).collect();
-    changed.owners = vec![None; 2000];
+    changed.recut((1..2000_u32).map(|at| at.to_be_bytes().repeat(8)).collect(), None);
+    changed.logs.reverse();
     let changed = block_on(pool.update_index(&ep, &changed)).expect("unchanged");
     assert_eq!(changed.version, old.version + 1);
     assert_eq!(block_on(pool.open_index(&ep, "an index")).expect("known"), changed);
@@ -94,7 +94,8 @@ fn a_stale_record_is_refused() {
     assert_accounted(&pool, &ep);
     let other_id = pando_pool::IndexRecord { id: 99, ..changed.clone() };
     assert!(matches!(block_on(pool.update_index(&ep, &other_id)), Err(PoolError::UnknownIndex { .. })));
-    let fewer = pando_pool::IndexRecord { boundaries: Vec::new(), owners: vec![None], ..changed };
+    let mut fewer = changed;
+    fewer.recut(Vec::new(), None);
     block_on(pool.update_index(&ep, &fewer)).expect("unchanged");
     assert_accounted(&pool, &ep);
     let wrong = pando_pool::IndexRecord { owners: vec![None; 2], ..fewer };
@@ -245,8 +246,7 @@ fn readers_see_whole_records_while_several_processes_write() {
                     let mut record = block_on(pool.open_index(&ep, "steady")).expect("known");
                     assert_eq!(record.boundaries.len() as u64 + 1, record.root.offset() / 4096 + 1);
                     let partitions = 1 + (ep.random() % 9) as usize;
-                    record.boundaries = spec("", partitions + 1).boundaries;
-                    record.owners = vec![None; partitions + 1];
+                    record.recut(spec("", partitions + 1).boundaries, None);
                     record.root = GlobalAddr::new(MemoryServerId(0), partitions as u64 * 4096);
                     match block_on(pool.update_index(&ep, &record)) {
                         Ok(_) | Err(PoolError::StaleRecord { .. }) => {}

@@ -31,8 +31,7 @@ const CHANGES: [(&str, Change); 8] = [
     }),
     ("more partitions", |pool, ep| {
         let mut record = block_on(pool.open_index(ep, "index 3"))?;
-        record.boundaries = (1..60).map(|at| vec![at; 20]).collect();
-        record.owners = vec![None; 60];
+        record.recut((1..60).map(|at| vec![at; 20]).collect(), None);
         block_on(pool.update_index(ep, &record)).map(drop)
     }),
     ("claim", |pool, ep| block_on(pool.claim_partitions(ep, "index 9", &[0, 2])).map(drop)),

@@ -85,8 +85,7 @@ pub const CHANGES: [Change; 5] = [
         name: "update",
         run: |pool, ep| {
             let mut record = block_on(pool.open_index(ep, "old"))?;
-            record.boundaries = (1..60).map(|at| vec![at; 20]).collect();
-            record.owners = vec![None; 60];
+            record.recut((1..60).map(|at| vec![at; 20]).collect(), None);
             block_on(pool.update_index(ep, &record)).map(drop)
         },
         is_done: |pool, ep| Ok(block_on(pool.open_index(ep, "old"))?.owners.len() == 60),
