@@ -21,6 +21,8 @@ use crate::pool;
 
 /// Time after which a standby looks whether it is to stop.
 const LOOK: Duration = Duration::from_millis(200);
+/// Time between two looks at what other processes want to give or to have.
+const FOLLOW: Duration = Duration::from_millis(200);
 
 #[derive(Args, Debug)]
 pub struct ComputeServerArgs {
@@ -116,12 +118,33 @@ pub fn run(args: &ComputeServerArgs) -> Result<(), Failure> {
         announce(args, &index, at)?;
         // The reader may be gone.
         let _ = writeln!(stdout(), "compute server: {partitions} of index {} at {at}{metrics}", index.name());
-        daemon.wait();
+        follow(&index, &daemon);
         tracing::info!("stopping: what is cached is written back");
         let withdrawn = index.withdraw();
         drop((http, server));
         Ok(withdrawn?)
     })
+}
+
+/// Gives keys to other compute servers and takes keys from them, as the catalog and other processes want it, until the
+/// daemon is to stop.
+fn follow(index: &Index, daemon: &Daemon) {
+    let mut told = String::new();
+    while !daemon.is_to_stop() {
+        std::thread::sleep(FOLLOW);
+        let failed = match index.follow() {
+            Ok(0) => String::new(),
+            Ok(moves) => {
+                tracing::info!("{moves} boundaries beside other processes moved");
+                String::new()
+            }
+            Err(error) => error.to_string(),
+        };
+        if failed != told && !failed.is_empty() {
+            tracing::warn!("keys may be on their way to or from another process: {failed}");
+        }
+        told = failed;
+    }
 }
 
 /// Opens the index. A standby waits for its owner; `None` if it is told to stop meanwhile.

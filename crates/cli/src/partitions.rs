@@ -130,7 +130,7 @@ pub fn run(args: &PartitionsArgs) -> Result<(), Failure> {
     output::tell(args.json.as_deref(), || document(&args.pool.pool, &indexes), || text(&indexes))
 }
 
-/// Moves a boundary; returns a sentence about the result.
+/// Moves a boundary, or lets the compute servers beside it do so; returns a sentence about the result.
 pub fn move_boundary(args: &MoveBoundaryArgs) -> Result<String, Failure> {
     let (name, below) = (&args.target.index, args.partition);
     pool::with_cluster(pool::existing(&args.target.pool)?, |cluster| {
@@ -143,13 +143,20 @@ pub fn move_boundary(args: &MoveBoundaryArgs) -> Result<String, Failure> {
                 info.owners.len()
             )));
         }
+        let moved = || {
+            format!("partition {below} of index {name} ends at {}, where partition {above} begins", args.to)
+        };
+        if [below, above].iter().any(|&partition| info.owners[partition].is_some()) {
+            cluster.ask_to_move_boundary(name, below, &key)?;
+            return Ok(moved());
+        }
         // Other processes may own the other partitions.
         let own = OpenOptions::default().own(Ownership::Partitions(vec![below, above]));
         let what = "moving a boundary";
         let index =
             cluster.open_index_with(name, &own).map_err(|error| pool::needs_partitions(what, error))?;
         index.move_boundary(below, &key)?;
-        Ok(format!("partition {below} of index {name} ends at {}, where partition {above} begins", args.to))
+        Ok(moved())
     })
 }
 

@@ -214,6 +214,50 @@ fn each_of_two_compute_servers_has_heirs_while_the_other_goes_on() {
     cluster.place.ok(&format!("check --pool {pool}"));
 }
 
+/// Boundaries move by command between two processes; in some rounds one of them is killed meanwhile.
+#[test]
+fn keys_move_between_processes_while_clients_go_on() {
+    let cluster = Cluster::new("1s");
+    let pool = cluster.memory.pool();
+    let mut servers =
+        ["0", "1"].map(|partition| cluster.compute_server_of(partition).join().expect("it starts"));
+    let (is_over, answered): (AtomicBool, [AtomicU64; THREADS as usize]) = Default::default();
+    thread::scope(|scope| {
+        for thread in 0..THREADS {
+            let (cluster, is_over, answered) = (&cluster, &is_over, &answered[thread as usize]);
+            scope.spawn(move || work(&cluster.session(), thread, is_over, answered));
+        }
+        for (round, to) in ["8", "P", "c", "D", "z", "0"].into_iter().cycle().take(20).enumerate() {
+            let order = format!("pool move-boundary --pool {pool} --index n --partition 0 --to {to}");
+            if round % 4 != 3 {
+                let said = cluster.place.ok(&order);
+                assert!(said.contains(&format!("ends at {to}")), "{said}");
+                await_answers(&answered);
+                continue;
+            }
+            let (partition, after) = (round / 4 % 2, 60 * (round as u64 / 4));
+            let standby = cluster.compute_server_of(&partition.to_string());
+            thread::sleep(Duration::from_millis(300));
+            let place = Arc::clone(&cluster.place);
+            let ordered = scope.spawn(move || place.run(&order));
+            thread::sleep(Duration::from_millis(after));
+            servers[partition].process.signal("-KILL");
+            ordered.join().expect("it ends, either way");
+            servers[partition] = standby.join().expect("it takes over");
+            await_answers(&answered);
+        }
+        is_over.store(true, Relaxed);
+    });
+    for server in servers {
+        server.process.signal("-TERM");
+        let ended = server.process.end();
+        assert_eq!(ended.status, 0, "{ended:?}");
+    }
+    // Opened by nobody else, the pool is in order again.
+    cluster.place.ok(&format!("put --pool {pool} --durability process --index n fig 1"));
+    cluster.place.ok(&format!("check --pool {pool}"));
+}
+
 #[test]
 fn of_several_standbys_one_takes_over_and_the_others_go_on_waiting() {
     let cluster = Cluster::new("1s");

@@ -74,14 +74,7 @@ pub async fn move_keys<'t, L: Layout, E: Endpoint>(
     let _only = routes.begin_move()?;
     let table = routes.table();
     let new = table.transferred(&range, to.server)?;
-    let own = table
-        .range_of(from.server)
-        .filter(|own| own.contains_range(range.low.as_deref(), range.high.as_deref()));
-    let own = own.ok_or(DexError::Routes(
-        "the keys that move are not those of the compute server that should leave them",
-    ))?;
-    let keep =
-        own.without(&range).ok_or(DexError::Routes("the keys that move must be an end of the owner's"))?;
+    let keep = kept(&table, from.server, &range)?;
     let ep = from.ctx.ep;
     let is_logged = from.tree.config().log.is_some();
     let began = ep.now();
@@ -139,6 +132,15 @@ pub async fn move_keys<'t, L: Layout, E: Endpoint>(
     let table = routes.transfer(&range, to.server).expect("checked before, and there is one move at a time");
     let (from, to, ended) = (from.server, to.server, ep.now());
     Ok(Moved { range, from, to, flushed, began, written, ended, table })
+}
+
+/// Keys that a compute server keeps if it leaves those of `range`.
+fn kept(table: &RoutingTable, from: usize, range: &KeyRange) -> Result<KeyRange> {
+    let has = |own: &KeyRange| own.contains_range(range.low.as_deref(), range.high.as_deref());
+    let own = table.range_of(from).filter(has).ok_or(DexError::Routes(
+        "the keys that move are not those of the compute server that should leave them",
+    ))?;
+    own.without(range).ok_or(DexError::Routes("the keys that move must be an end of the owner's"))
 }
 
 /// A move in progress. If it is dropped, the former owner has its keys again, unless the new one has begun to

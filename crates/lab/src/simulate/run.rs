@@ -194,20 +194,7 @@ fn run_on<I: Index + 'static>(
     run_all(setup, &cluster, &clients, calm);
     // 5. Read every key. The clients run one after the other also in virtual time, since memory servers are
     //    busy up to the end of the previous one.
-    let look = |begin: Nanos| {
-        clients.iter().take(index.views()).fold(begin, |begin, client| {
-            block_on(&client.ep, client.ep.sleep_until(begin));
-            look_at_everything(client);
-            client.ep.now()
-        })
-    };
-    let mut ended = look(calm);
-    // Once more after a recovery.
-    let last = &clients[0];
-    block_on(&last.ep, last.ep.sleep_until(ended));
-    if !book.is_over.get() && block_on(&last.ep, I::fall(last))? {
-        ended = look(last.ep.now());
-    }
+    let ended = look_at_the_end(&clients, &index, calm)?;
     // 6. Audit the index, unless an error that time does not heal was found.
     let mut audit = Vec::new();
     if !book.is_over.get() {
@@ -279,6 +266,25 @@ async fn work<I: Index>(client: Rc<Client<I>>, calm: Nanos, slot: u32) {
         }
         client.operate(slot, n).await;
     }
+}
+
+/// All clients look at everything, once more if the process died and recovered; returns the time after that.
+fn look_at_the_end<I: Index>(
+    clients: &[Rc<Client<I>>],
+    index: &I,
+    calm: Nanos,
+) -> Result<Nanos, ClusterError> {
+    let look = |begin: Nanos| {
+        clients.iter().take(index.views()).fold(begin, |begin, client| {
+            block_on(&client.ep, client.ep.sleep_until(begin));
+            look_at_everything(client);
+            client.ep.now()
+        })
+    };
+    let (ended, last) = (look(calm), &clients[0]);
+    block_on(&last.ep, last.ep.sleep_until(ended));
+    let falls = !last.book.is_over.get() && block_on(&last.ep, I::fall(last))?;
+    Ok(if falls { look(last.ep.now()) } else { ended })
 }
 
 /// Looks up every key and scans all of them, ascending and descending.

@@ -1,8 +1,9 @@
-//! Care of a pool: the auditor, the shape of its indexes, its memory servers.
+//! Care of a pool: the auditor, the shape of its indexes, its memory servers, boundaries between processes.
 //!
 //! All of it concerns all indexes of a pool, whether they are open in this process or not. No other module of
 //! this crate depends on it.
 
+mod boundaries;
 mod check;
 mod memory;
 mod shape;

@@ -85,6 +85,8 @@ pub enum Error {
         owned_by(.owner, "nobody owns")
     )]
     OnOtherSide { what: &'static str, index: String, partition: usize, owner: Option<Owner> },
+    #[error("boundary {boundary} of index {index:?} does not move: {reason}")]
+    NotMoved { index: String, boundary: usize, reason: Box<str> },
     #[error("{what} needs the pool alone, but {process} is attached to it too")]
     NotAlone { what: &'static str, process: ProcessIdentity },
     #[error("{what} needs index {index:?} at rest, but {count} sessions of it are open")]

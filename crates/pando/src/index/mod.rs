@@ -4,6 +4,7 @@
 //! sessions are open. Sessions and the cluster are above this module.
 
 mod bulk;
+mod follow;
 mod move_record;
 mod registry;
 mod repartition;
@@ -23,6 +24,7 @@ use crate::place::AnyEndpoint;
 use crate::shared::Shared;
 pub use bulk::{BULK_THREADS_MAX, BulkOptions, Loaded};
 pub(crate) use registry::{OpenIndexes, Registry, write_back};
+pub(crate) use repartition::place_of;
 
 /// An open index. Clones are the same index; any number of threads may use them. Each thread opens a
 /// [`crate::Session`] for its operations.

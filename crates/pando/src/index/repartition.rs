@@ -26,7 +26,7 @@ use crate::place::AnyEndpoint;
 use crate::shared::Shared;
 
 /// Shares of a write-back in flight at once.
-const FLUSH_SHARES: usize = 4;
+pub(super) const FLUSH_SHARES: usize = 4;
 
 impl Index {
     /// Moves the boundary between partitions `boundary` and `boundary + 1`, as numbered by
@@ -60,7 +60,7 @@ impl Index {
     }
 
     /// [`Index::move_boundary`] for a caller that may move keys ([`crate::local::IndexData::begin_move`]).
-    fn move_boundary_alone(&self, boundary: usize, to: &[u8]) -> Result<()> {
+    pub(super) fn move_boundary_alone(&self, boundary: usize, to: &[u8]) -> Result<()> {
         let servers = self.data.servers()?;
         let table = servers.routes.table();
         let (from, into, range) = plan(&table, boundary, to)?;
@@ -233,10 +233,9 @@ impl Index {
     }
 }
 
-/// The partitions that give and take keys if a boundary moves, and these keys.
-fn plan(table: &RoutingTable, boundary: usize, to: &[u8]) -> Result<(usize, usize, KeyRange)> {
-    let boundaries = table.boundaries();
-    let Some(old) = boundaries.get(boundary) else {
+/// The key of a boundary that is to be moved.
+pub(crate) fn place_of<'b>(boundaries: &'b [Vec<u8>], boundary: usize, to: &[u8]) -> Result<&'b [u8]> {
+    let Some(from) = boundaries.get(boundary) else {
         return Err(Error::InvalidOption(format!(
             "there is no boundary {boundary}: the index has {}, numbered from 0",
             boundaries.len()
@@ -244,12 +243,18 @@ fn plan(table: &RoutingTable, boundary: usize, to: &[u8]) -> Result<(usize, usiz
     };
     let is_above = boundary.checked_sub(1).is_none_or(|below| boundaries[below].as_slice() < to);
     let is_below = boundaries.get(boundary + 1).is_none_or(|above| to < above.as_slice());
-    if !is_above || !is_below || to.is_empty() {
-        return Err(Error::InvalidOption(
+    match is_above && is_below && !to.is_empty() {
+        true => Ok(from),
+        false => Err(Error::InvalidOption(
             "a boundary can be moved to a key between the two boundaries beside it only".to_owned(),
-        ));
+        )),
     }
-    let (to, old) = (to.to_vec(), old.clone());
+}
+
+/// The partitions that give and take keys if a boundary moves, and these keys.
+pub(super) fn plan(table: &RoutingTable, boundary: usize, to: &[u8]) -> Result<(usize, usize, KeyRange)> {
+    let old = place_of(table.boundaries(), boundary, to)?;
+    let (to, old) = (to.to_vec(), old.to_vec());
     Ok(match to < old {
         true => (boundary, boundary + 1, KeyRange { low: Some(to), high: Some(old) }),
         false => (boundary + 1, boundary, KeyRange { low: Some(old), high: Some(to) }),
@@ -260,7 +265,7 @@ fn plan(table: &RoutingTable, boundary: usize, to: &[u8]) -> Result<(usize, usiz
 ///
 /// # Errors
 /// The error of the layout.
-fn check_key(servers: &Servers, key: &[u8]) -> Result<()> {
+pub(super) fn check_key(servers: &Servers, key: &[u8]) -> Result<()> {
     with_layout!(servers.node_layout()?, |layout| Ok(layout.key(key).map(drop)?))
 }
 

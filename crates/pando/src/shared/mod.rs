@@ -17,6 +17,7 @@ use pando_rt::block_on;
 use crate::error::{Error, Owner, Result};
 use crate::options::{Config, Durability};
 use crate::place::{self, AnyEndpoint, AnyFabric};
+pub(crate) use owners::Wish;
 pub use owners::{Partition, PartitionOwner, Process};
 
 pub(crate) struct Shared {
@@ -24,8 +25,8 @@ pub(crate) struct Shared {
     pub pool: Pool,
     pub config: Config,
     pub counts: Mutex<SessionCounts>,
-    /// Operation ports that this process has announced, by index name.
-    ports: Mutex<BTreeMap<String, String>>,
+    /// What this process has announced: operation ports by index name, and a wish.
+    notice: Mutex<BTreeMap<String, String>>,
     seed: AtomicU64,
     closed: AtomicBool,
     /// A failure may have lost data.
@@ -78,7 +79,7 @@ impl Shared {
             seed: AtomicU64::new(config.seed.unwrap_or(fresh)),
             config,
             counts: Mutex::default(),
-            ports: Mutex::default(),
+            notice: Mutex::default(),
             closed: AtomicBool::new(false),
             failed: AtomicBool::new(false),
         }

@@ -3,7 +3,7 @@
 //! A process that serves an index at an operation port *announces* the port in its notice in the attach
 //! table. So a client that knows only the memory servers finds the compute servers too. A notice is a
 //! sequence of `[length:16][index][length:16][address]`. It ends with its process; the notice of a process
-//! that died stays beside its entry.
+//! that died stays beside its entry. An entry without a name is a wish of the process ([`Wish`]).
 
 use std::collections::BTreeMap;
 
@@ -15,6 +15,8 @@ use super::{Shared, lock};
 use crate::error::{Error, Owner, Result};
 use crate::place::AnyEndpoint;
 
+/// Place of a wish in a notice. No index has this name.
+const OF_WISH: &str = "";
 /// Bytes of the longest address: a host name of 253, and a port.
 const ADDRESS_MAX: usize = 260;
 
@@ -81,16 +83,33 @@ impl Shared {
     /// Announces that this process serves `index` at `address`, or withdraws the announcement.
     pub fn set_port(&self, index: &str, address: Option<&str>) -> Result<()> {
         address.map_or(Ok(()), check_address)?;
+        self.set_notice(index, address)
+    }
+
+    /// Says to all processes of the pool what this process wishes, or that it wishes nothing any more.
+    pub fn set_wish(&self, wish: Option<&Wish>) -> Result<()> {
+        self.set_notice(OF_WISH, wish.map(Wish::to_text).as_deref())
+    }
+
+    fn set_notice(&self, name: &str, text: Option<&str>) -> Result<()> {
         self.writable()?;
-        let mut ports = lock(&self.ports);
-        let mut changed = ports.clone();
-        match address {
-            Some(address) => changed.insert(index.to_owned(), address.to_owned()),
-            None => changed.remove(index),
+        let mut notice = lock(&self.notice);
+        let mut changed = notice.clone();
+        match text {
+            Some(text) => changed.insert(name.to_owned(), text.to_owned()),
+            None => changed.remove(name),
         };
         self.with_endpoint(|ep| Ok(block_on(ep, self.pool.set_notice(ep, &encode(&changed)))?))?;
-        *ports = changed;
+        *notice = changed;
         Ok(())
+    }
+
+    /// What other processes that live wish of an index.
+    pub fn wishes(&self, ep: &AnyEndpoint, index: &str) -> Result<Vec<Wish>> {
+        let attached = block_on(ep, self.pool.processes(ep))?;
+        let living = attached.iter().filter(|process| process.is_alive);
+        let wishes = living.filter_map(|process| Wish::from_text(decode(&process.notice).get(OF_WISH)?));
+        Ok(wishes.filter(|wish| wish.index == index).collect())
     }
 
     pub fn process(&self, attached: &Attached) -> Process {
@@ -98,7 +117,7 @@ impl Shared {
             identity: attached.process,
             is_alive: attached.is_alive,
             is_this: Some(attached.slot) == self.pool.slot(),
-            ports: decode(&attached.notice),
+            ports: ports_in(&attached.notice),
         }
     }
 
@@ -120,6 +139,32 @@ impl Shared {
     }
 }
 
+/// A wish that the boundary of an index at key `from` is at key `to`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Wish {
+    pub index: String,
+    pub from: Vec<u8>,
+    pub to: Vec<u8>,
+}
+
+impl Wish {
+    /// `from>to>index`, the keys as hexadecimal digits.
+    fn to_text(&self) -> String {
+        let hex = |key: &[u8]| key.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
+        format!("{}>{}>{}", hex(&self.from), hex(&self.to), self.index)
+    }
+
+    fn from_text(text: &str) -> Option<Self> {
+        let key = |hex: &str| {
+            let bytes = (0..hex.len()).step_by(2).map(|at| u8::from_str_radix(hex.get(at..at + 2)?, 16).ok());
+            bytes.collect::<Option<Vec<u8>>>()
+        };
+        let mut parts = text.splitn(3, '>');
+        let (from, to) = (key(parts.next()?)?, key(parts.next()?)?);
+        Some(Self { index: parts.next()?.to_owned(), from, to })
+    }
+}
+
 /// Checks an address to be announced.
 ///
 /// # Errors
@@ -136,6 +181,13 @@ fn check_address(address: &str) -> Result<()> {
         );
     }
     Ok(())
+}
+
+/// Operation ports in a notice.
+fn ports_in(notice: &[u8]) -> BTreeMap<String, String> {
+    let mut ports = decode(notice);
+    ports.remove(OF_WISH);
+    ports
 }
 
 fn encode(ports: &BTreeMap<String, String>) -> Vec<u8> {
@@ -172,6 +224,15 @@ mod tests {
             assert!(decode(&bytes[..len]).len() < 2, "{len} bytes");
         }
         assert_eq!(decode(&[0xff; 40]), BTreeMap::new());
+    }
+
+    #[test]
+    fn a_wish_comes_back_and_garbage_is_none() {
+        let wish = Wish { index: "a>b".to_owned(), from: vec![0, 0xff], to: b"k".to_vec() };
+        assert_eq!(Wish::from_text(&wish.to_text()), Some(wish));
+        for garbage in ["", ">", "0>1", "zz>00>a", "0>00>a", "é>00>a"] {
+            assert_eq!(Wish::from_text(garbage), None, "{garbage}");
+        }
     }
 
     #[test]

@@ -113,7 +113,8 @@ impl Drop for Stop<'_> {
 /// Threads that change both indexes in turn, while backups are made; calls `check` with each backup. `wrap` runs the work of
 /// each thread.
 fn during_changes(
-    (cache, compute_servers): (u64, usize),
+    cache: u64,
+    compute_servers: usize,
     changes_memory: u64,
     wrap: &(dyn Fn(&mut dyn FnMut()) + Sync),
     check: impl Fn(&Path, &Backup),
@@ -185,17 +186,17 @@ fn is_of_one_moment(backups: &Path, made: &Backup) {
 
 #[test]
 fn a_backup_during_changes_has_the_state_of_one_moment() {
-    during_changes((8 << 20, 1), 64 << 20, &|work| work(), is_of_one_moment);
+    during_changes(8 << 20, 1, 64 << 20, &|work| work(), is_of_one_moment);
 }
 
 #[test]
 fn so_does_one_with_leaves_outside_of_the_cache_and_changes_in_files() {
-    during_changes((128 << 10, 1), 0, &|work| work(), is_of_one_moment);
+    during_changes(128 << 10, 1, 0, &|work| work(), is_of_one_moment);
 }
 
 #[test]
 fn so_does_one_of_several_compute_servers_between_which_keys_move() {
-    during_changes((128 << 10, 2), 64 << 10, &|work| work(), is_of_one_moment);
+    during_changes(128 << 10, 2, 64 << 10, &|work| work(), is_of_one_moment);
 }
 
 #[cfg(feature = "defects")]
@@ -209,7 +210,7 @@ mod defects {
     fn each_defect_of_backups_is_found() {
         for defect in OfBackup::ALL {
             let wrap = |work: &mut dyn FnMut()| with_defect(Some(defect), work);
-            let run = || super::during_changes((128 << 10, 1), 64 << 20, &wrap, super::is_of_one_moment);
+            let run = || super::during_changes(128 << 10, 1, 64 << 20, &wrap, super::is_of_one_moment);
             let found = (0..20).find(|_| catch_unwind(AssertUnwindSafe(run)).is_err());
             println!("{defect:?}: run {found:?}");
             assert!(found.is_some(), "{defect:?} is not found");
