@@ -23,7 +23,7 @@ pub enum PoolCommand {
     Servers(ServersArgs),
     /// Show the partitions of the indexes: their keys, entries and owners
     Partitions(PartitionsArgs),
-    /// Move the boundary between two partitions of an index
+    /// Move the boundary between two partitions of an index, also while their compute servers run
     MoveBoundary(MoveBoundaryArgs),
     /// Take one more memory server into use, or one that was drained again
     AddServer(AddServerArgs),

@@ -1,6 +1,7 @@
 //! Boundaries that other processes are asked to move (`index/follow.rs`).
 //!
-//! This process only says what it wishes, and watches the catalog until that has happened. It owns nothing of the index.
+//! This process only says what it wishes, and watches the catalog until that has happened. It owns nothing of the
+//! index.
 
 use std::thread;
 use std::time::{Duration, Instant};

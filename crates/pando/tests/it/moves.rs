@@ -4,7 +4,8 @@
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use pando::{
-    Balancer, BalancerConfig, Cluster, Config, Create, Error, IndexOptions, OpenOptions, Ownership, ScanRange,
+    Balancer, BalancerConfig, Cluster, Config, Create, Durability, Error, IndexOptions, OpenOptions,
+    Ownership, ScanRange,
 };
 
 fn key(n: u64) -> [u8; 8] {
@@ -121,6 +122,80 @@ fn what_cannot_be_moved_is_refused_in_a_sentence() {
     drop(session);
     other.close().expect("closed");
     cluster.close().expect("closed");
+}
+
+/// Two handles of a pool stand for two processes: the catalog is all that they have in common.
+#[test]
+fn keys_move_between_processes_that_follow_the_catalog() {
+    for durability in [Durability::Off, Durability::Process] {
+        let folder = tempfile::tempdir().expect("a folder");
+        let config = Config::at(folder.path().join("pool")).cache(256 << 10).durability(durability);
+        let created = Cluster::open(config.clone().memory(64 << 20).create(Create::New)).expect("new");
+        let middle = IndexOptions::integers().boundaries(vec![key(KEYS / 2).to_vec()]);
+        created.create_index("n", &middle).expect("new");
+        created.close().expect("closed");
+        let open = |partition: usize| {
+            let cluster = Cluster::open(config.clone()).expect("attached");
+            let own = OpenOptions::default().own(Ownership::Partitions(vec![partition]));
+            let index = cluster.open_index_with("n", &own).expect("free");
+            (cluster, index)
+        };
+        let (lower, upper) = (open(0), open(1));
+        let asking = Cluster::open(config.clone()).expect("attached");
+        let sessions = [&lower.1, &upper.1].map(|index| index.session().expect("open"));
+        let owner = |n: u64, boundary: u64| &sessions[usize::from(n >= boundary)];
+        (0..KEYS).for_each(|n| assert!(!owner(n, KEYS / 2).put(&key(n), &key(n)).expect("its own")));
+        let (mut boundary, over) = (KEYS / 2, AtomicBool::new(false));
+        std::thread::scope(|scope| {
+            for (_, index) in [&lower, &upper] {
+                let over = &over;
+                scope.spawn(move || {
+                    while !over.load(Relaxed) {
+                        index.follow().expect("nothing fails");
+                        std::thread::yield_now();
+                    }
+                });
+            }
+            for (round, to) in [10, KEYS - 10, KEYS / 3, 1, KEYS / 2 + 1].into_iter().enumerate() {
+                asking.ask_to_move_boundary("n", 0, &key(to)).expect("both live");
+                // Until the new owner has seen that, and the old one's routes say it.
+                let moved = boundary.min(to)..boundary.max(to);
+                for n in moved.clone() {
+                    while owner(n, to).get(&key(n)).is_err() {}
+                }
+                boundary = to;
+                for n in 0..KEYS {
+                    let found = owner(n, boundary).get(&key(n)).expect("its own");
+                    assert_eq!(found, Some(key(n + round as u64).to_vec()), "key {n}");
+                    assert!(owner(n, boundary).put(&key(n), &key(n + round as u64 + 1)).expect("its own"));
+                }
+                for n in moved {
+                    let refused = sessions[usize::from(n < boundary)].get(&key(n)).expect_err("another's");
+                    assert!(matches!(refused, Error::NotOwned { owner: Some(_), .. }), "{refused}");
+                }
+            }
+            over.store(true, Relaxed);
+        });
+        for (boundary, to, part) in [(1, 5, "no boundary 1"), (0, 0, "between the two boundaries")] {
+            let to = if to == 0 { Vec::new() } else { key(to).to_vec() };
+            let refused = asking.ask_to_move_boundary("n", boundary, &to).expect_err(part).to_string();
+            assert!(refused.contains(part), "{refused}");
+        }
+        drop(sessions);
+        lower.0.close().expect("closed");
+        let refused = asking.ask_to_move_boundary("n", 0, &key(7)).expect_err("nobody has them").to_string();
+        assert!(refused.contains("nobody owns partition 0"), "{refused}");
+        upper.0.close().expect("closed");
+        asking.close().expect("closed");
+        let cluster = Cluster::open(config).expect("closed by all");
+        let index = cluster.open_index("n").expect("there");
+        assert_eq!(index.boundaries().expect("open"), [key(boundary).to_vec()]);
+        let session = index.session().expect("open");
+        (0..KEYS).for_each(|n| assert_eq!(session.get(&key(n)).expect("found"), Some(key(n + 5).to_vec())));
+        drop(session);
+        assert!(cluster.check().expect("checked").is_clean());
+        cluster.close().expect("closed");
+    }
 }
 
 #[test]
