@@ -187,15 +187,18 @@ fn keys_move_between_processes_that_follow_the_catalog() {
         refuses(0, &key(7), "nobody owns partition 0");
         upper.0.close().expect("closed");
         asking.close().expect("closed");
-        let cluster = Cluster::open(config).expect("closed by all");
-        let index = cluster.open_index("n").expect("there");
-        assert_eq!(index.boundaries().expect("open"), [key(boundary).to_vec()]);
-        let session = index.session().expect("open");
-        (0..KEYS).for_each(|n| assert_eq!(session.get(&key(n)).expect("found"), Some(key(n + 5).to_vec())));
-        drop(session);
-        assert!(cluster.check().expect("checked").is_clean());
-        cluster.close().expect("closed");
+        has_all(&Cluster::open(config).expect("closed by all"), boundary);
     }
+}
+
+/// Checks the keys after five rounds.
+fn has_all(cluster: &Cluster, boundary: u64) {
+    let index = cluster.open_index("n").expect("there");
+    assert_eq!(index.boundaries().expect("open"), [key(boundary).to_vec()]);
+    let session = index.session().expect("open");
+    (0..KEYS).for_each(|n| assert_eq!(session.get(&key(n)).expect("found"), Some(key(n + 5).to_vec())));
+    drop(session);
+    assert!(cluster.check().expect("checked").is_clean());
 }
 
 #[test]
