@@ -209,19 +209,8 @@ impl RecordBlock {
         let Self { id, version, name, system, node_size, subtree_level, root, layout, .. } = self;
         let boundaries = decode_boundaries(boundaries)?;
         let (owners, logs) = decode_owners(owners, boundaries.len() + 1)?;
-        Some(IndexRecord {
-            id,
-            version,
-            name,
-            system,
-            node_size,
-            subtree_level,
-            root,
-            layout,
-            boundaries,
-            owners,
-            logs,
-        })
+        let spec = IndexSpec { name, system, node_size, subtree_level, root, layout, boundaries };
+        Some(IndexRecord { version, owners, logs, ..IndexRecord::of_spec(spec, id) })
     }
 
     /// Content of a copy of the record, without its version.

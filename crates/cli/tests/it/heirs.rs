@@ -176,27 +176,46 @@ fn a_standby_takes_over_what_was_answered_by_a_server_that_is_killed() {
     cluster.place.ok(&format!("check --pool {}", cluster.memory.pool()));
 }
 
+/// Runs `body` while clients work, and lets them look at all of their keys then.
+fn beside_clients(cluster: &Cluster, body: impl FnOnce(&[AtomicU64])) {
+    let (is_over, answered): (AtomicBool, [AtomicU64; THREADS as usize]) = Default::default();
+    thread::scope(|scope| {
+        for thread in 0..THREADS {
+            let (is_over, answered) = (&is_over, &answered[thread as usize]);
+            scope.spawn(move || work(&cluster.session(), thread, is_over, answered));
+        }
+        body(&answered);
+        is_over.store(true, Relaxed);
+    });
+}
+
+/// Stops the compute servers in order. Opened by nobody else, the pool is in order again.
+fn stop(cluster: &Cluster, servers: [Daemon; 2]) {
+    for server in servers {
+        server.process.signal("-TERM");
+        let ended = server.process.end();
+        assert_eq!(ended.status, 0, "{ended:?}");
+    }
+    let pool = cluster.memory.pool();
+    cluster.place.ok(&format!("put --pool {pool} --durability process --index n fig 1"));
+    cluster.place.ok(&format!("check --pool {pool}"));
+}
+
 #[test]
 fn each_of_two_compute_servers_has_heirs_while_the_other_goes_on() {
     let cluster = Cluster::new("1s");
     let mut servers =
         ["0", "1"].map(|partition| cluster.compute_server_of(partition).join().expect("it starts"));
-    let (is_over, answered): (AtomicBool, [AtomicU64; THREADS as usize]) = Default::default();
-    thread::scope(|scope| {
-        for thread in 0..THREADS {
-            let (cluster, is_over, answered) = (&cluster, &is_over, &answered[thread as usize]);
-            scope.spawn(move || work(&cluster.session(), thread, is_over, answered));
-        }
+    beside_clients(&cluster, |answered| {
         for round in 0..6 {
             let partition = round % 2;
             let standby = cluster.compute_server_of(&partition.to_string());
-            await_answers(&answered);
+            await_answers(answered);
             thread::sleep(Duration::from_millis(300));
             servers[partition].process.signal("-KILL");
-            await_answers(&answered);
+            await_answers(answered);
             servers[partition] = standby.join().expect("it takes over");
         }
-        is_over.store(true, Relaxed);
     });
     let pool = cluster.memory.pool();
     // The dead are still attached.
@@ -204,14 +223,7 @@ fn each_of_two_compute_servers_has_heirs_while_the_other_goes_on() {
     for (partition, server) in servers.iter().enumerate() {
         assert!(status.contains(&format!("{partition}: process {}", server.process.id())), "{status}");
     }
-    for server in servers {
-        server.process.signal("-TERM");
-        let ended = server.process.end();
-        assert_eq!(ended.status, 0, "{ended:?}");
-    }
-    // Opened by nobody else, the pool is in order again.
-    cluster.place.ok(&format!("put --pool {pool} --durability process --index n fig 1"));
-    cluster.place.ok(&format!("check --pool {pool}"));
+    stop(&cluster, servers);
 }
 
 /// Boundaries move by command between two processes; in some rounds one of them is killed meanwhile.
@@ -221,41 +233,28 @@ fn keys_move_between_processes_while_clients_go_on() {
     let pool = cluster.memory.pool();
     let mut servers =
         ["0", "1"].map(|partition| cluster.compute_server_of(partition).join().expect("it starts"));
-    let (is_over, answered): (AtomicBool, [AtomicU64; THREADS as usize]) = Default::default();
-    thread::scope(|scope| {
-        for thread in 0..THREADS {
-            let (cluster, is_over, answered) = (&cluster, &is_over, &answered[thread as usize]);
-            scope.spawn(move || work(&cluster.session(), thread, is_over, answered));
-        }
+    beside_clients(&cluster, |answered| {
         for (round, to) in ["8", "P", "c", "D", "z", "0"].into_iter().cycle().take(20).enumerate() {
             let order = format!("pool move-boundary --pool {pool} --index n --partition 0 --to {to}");
             if round % 4 != 3 {
                 let said = cluster.place.ok(&order);
                 assert!(said.contains(&format!("ends at {to}")), "{said}");
-                await_answers(&answered);
+                await_answers(answered);
                 continue;
             }
             let (partition, after) = (round / 4 % 2, 60 * (round as u64 / 4));
             let standby = cluster.compute_server_of(&partition.to_string());
             thread::sleep(Duration::from_millis(300));
             let place = Arc::clone(&cluster.place);
-            let ordered = scope.spawn(move || place.run(&order));
+            let ordered = thread::spawn(move || place.run(&order));
             thread::sleep(Duration::from_millis(after));
             servers[partition].process.signal("-KILL");
             ordered.join().expect("it ends, either way");
             servers[partition] = standby.join().expect("it takes over");
-            await_answers(&answered);
+            await_answers(answered);
         }
-        is_over.store(true, Relaxed);
     });
-    for server in servers {
-        server.process.signal("-TERM");
-        let ended = server.process.end();
-        assert_eq!(ended.status, 0, "{ended:?}");
-    }
-    // Opened by nobody else, the pool is in order again.
-    cluster.place.ok(&format!("put --pool {pool} --durability process --index n fig 1"));
-    cluster.place.ok(&format!("check --pool {pool}"));
+    stop(&cluster, servers);
 }
 
 #[test]

@@ -58,7 +58,7 @@ impl KeyRange {
     }
 
     /// Whether no key of `[low, high)` is in this range.
-    pub(crate) fn is_apart_from(&self, low: Option<&[u8]>, high: Option<&[u8]>) -> bool {
+    pub fn is_apart_from(&self, low: Option<&[u8]>, high: Option<&[u8]>) -> bool {
         let below = |end: Option<&[u8]>, start: Option<&[u8]>| matches!((end, start), (Some(end), Some(start)) if end <= start);
         self.is_empty() || below(high, self.low.as_deref()) || below(self.high.as_deref(), low)
     }

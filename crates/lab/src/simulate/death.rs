@@ -16,7 +16,7 @@ use std::sync::Arc;
 
 use pando_cache::Cache;
 use pando_dex::layout::Layout;
-use pando_dex::{Ctx, DexError, LOG_PER_CACHE_BYTE, Tree, redo};
+use pando_dex::{Ctx, DexError, LOG_PER_CACHE_BYTE, Tree, TreeConfig, redo};
 use pando_fabric::{Endpoint, FabricError, GlobalAddr, Nanos};
 use pando_log::{Contents, Log, LogError, Options, Shape, Space};
 use pando_pool::lock::lock_owner;
@@ -320,21 +320,41 @@ async fn heir<L: Layout>(
     dead: &Life<L>,
     pid: u32,
 ) -> Result<Life<L>, DexError> {
-    let (index, ep, setup) = (&client.index, &client.ep, &client.setup);
-    let pool = Pool::attach(ep, index.processes.attach_options(setup, pid)).await?;
+    let ep = &client.ep;
+    let pool = Pool::attach(ep, client.index.processes.attach_options(&client.setup, pid)).await?;
     let config = dead.tree.config();
+    let log = resumed(client, redone(client, config).await?).await?;
+    pool.change_logs(ep, INDEX, &[(server as u16, LogChange::Write)]).await?;
+    let tree = reopened(client, &pool, TreeConfig { log: Some(log), ..config.clone() }).await?;
+    Ok(Life::new(pid, pool, tree))
+}
+
+/// Redoes the log of a compute server, and returns what it had.
+pub async fn redone<L: Layout>(client: &Client<Dex<L>>, config: &TreeConfig) -> Result<Contents, DexError> {
+    let ep = &client.ep;
     let root = config.log.as_ref().expect("it has a log").space().root();
     let contents = Contents::read(ep, Space::read(ep, root).await?).await?;
-    redo(ep, index.layout, &contents, |_, _| ()).await?;
-    let verbs_take_ns = setup.verbs_take_ns();
+    redo(ep, client.index.layout, &contents, |_, _| ()).await?;
+    Ok(contents)
+}
+
+/// The log, empty, once it is redone.
+pub async fn resumed<L: Layout>(client: &Client<Dex<L>>, contents: Contents) -> Result<Arc<Log>, DexError> {
+    let verbs_take_ns = client.setup.verbs_take_ns();
     let options = Options { patience_ns: PATIENCE_NS, verbs_take_ns, ..Options::default() };
-    let log = Arc::new(Log::resume(ep, contents, options).await?);
-    pool.change_logs(ep, INDEX, &[(server as u16, LogChange::Write)]).await?;
-    let cache = Arc::new(Cache::new(&index.case.cache_config())?);
-    let config = pando_dex::TreeConfig { log: Some(log), ..config.clone() };
+    Ok(Arc::new(Log::resume(&client.ep, contents, options).await?))
+}
+
+/// Opens a tree with an empty cache.
+pub async fn reopened<L: Layout>(
+    client: &Client<Dex<L>>,
+    pool: &Pool,
+    config: TreeConfig,
+) -> Result<Tree<L>, DexError> {
+    let cache = Arc::new(Cache::new(&client.index.case.cache_config())?);
     let worker = cache.worker();
-    let ctx = Ctx { ep, worker: &worker };
-    let tree = Tree::open(ctx, Arc::clone(&cache), pool.clone(), index.layout, config).await;
+    let ctx = Ctx { ep: &client.ep, worker: &worker };
+    let tree = Tree::open(ctx, Arc::clone(&cache), pool.clone(), client.index.layout, config).await;
     cache.retire(&worker);
-    Ok(Life::new(pid, pool, tree?))
+    tree
 }

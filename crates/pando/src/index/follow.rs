@@ -14,20 +14,17 @@
 
 use pando_dex::layout::Layout;
 use pando_dex::{Ctx, DexError, KeyRange, Tree, begin_leave, flush_side_by_side, take_over};
-use pando_pool::PoolError;
+use pando_pool::{IndexRecord, PoolError};
 use pando_rt::block_on;
 
-use super::Index;
 use super::repartition::{FLUSH_SHARES, check_key, plan};
+use super::{Index, move_record};
 use crate::error::{Error, Result};
 use crate::layout::with_layout;
 use crate::local::Servers;
 use crate::local::servers::with_ctx;
 use crate::place::AnyEndpoint;
 use crate::shared::{PartitionOwner, Shared, Wish};
-
-/// Attempts at an update of the catalog record, which fail if another process changes it meanwhile.
-const CATALOG_TRIES: usize = 100;
 
 impl Index {
     /// Makes the moves of keys from and to other processes that are due: gives keys away for which another process has
@@ -59,7 +56,7 @@ impl Index {
         let is_run: Vec<bool> = table.owners().iter().map(|&number| servers.runs(number)).collect();
         let mut taken = 0;
         for own in runs(table.boundaries(), &is_run) {
-            let Some(due) = due.iter().find(|due| due.keys.meets(&own.keys)) else { continue };
+            let Some(due) = due.iter().find(|due| meet(&due.keys, &own.keys)) else { continue };
             let [lowest, highest] = [own.first, own.last].map(|partition| table.owners()[partition]);
             // What an interrupted call has given away.
             let beside = [own.first.checked_sub(1), Some(own.last + 1)];
@@ -67,7 +64,7 @@ impl Index {
                 if let (Some(gone), Some(&neighbour)) =
                     (gone, beside.and_then(|beside| table.owners().get(beside)))
                 {
-                    servers.routes.transfer(&gone.into(), neighbour)?;
+                    servers.routes.transfer(&gone, neighbour)?;
                 }
             }
             let [low, high] = [lowest, highest].map(|number| {
@@ -75,10 +72,10 @@ impl Index {
                     trees[number].as_ref().map_or_else(KeyRange::none, |tree| tree.range())
                 })
             });
-            let has = Keys { low: low.low, high: high.high };
+            let has = KeyRange { low: low.low, high: high.high };
             for (range, number) in beyond(&due.keys, &has).into_iter().zip([lowest, highest]) {
                 let Some(range) = range else { continue };
-                self.take(ep, servers, number, range.into())?;
+                self.take(ep, servers, number, range)?;
                 taken += 1;
             }
         }
@@ -157,7 +154,7 @@ async fn give<L: Layout>(
         Ok(()) => Ok(()),
         Err(error) => {
             // If the catalog has the new boundary nevertheless, the next look finds that.
-            if !matches!(error, PoolError::CatalogUnknown { .. }) {
+            if !matches!(error, DexError::Pool(PoolError::CatalogUnknown { .. })) {
                 let _ = leaving.abandon(ctx).await;
             }
             Err(error.into())
@@ -166,46 +163,19 @@ async fn give<L: Layout>(
 }
 
 /// Enters the new boundary, between the same owners as before.
-async fn enter(shared: &Shared, ep: &AnyEndpoint, wish: &Wish) -> Result<(), PoolError> {
+async fn enter(shared: &Shared, ep: &AnyEndpoint, wish: &Wish) -> Result<(), DexError> {
     let stale = || PoolError::StaleRecord { name: wish.index.clone() };
-    for _ in 0..CATALOG_TRIES {
-        let mut record = shared.pool.open_index(ep, &wish.index).await?;
+    let change = async |record: &mut IndexRecord| {
         let at = record.boundaries.iter().position(|boundary| *boundary == wish.from).ok_or_else(stale)?;
         record.boundaries[at] = wish.to.clone();
-        match shared.pool.update_index(ep, &record).await {
-            Err(PoolError::StaleRecord { .. }) => {}
-            done => return done.map(drop),
-        }
-    }
-    Err(stale())
-}
-
-/// Keys between two bounds, of which `None` is none.
-#[derive(Clone, Debug, PartialEq, Eq)]
-struct Keys {
-    low: Option<Vec<u8>>,
-    high: Option<Vec<u8>>,
-}
-
-impl Keys {
-    fn meets(&self, other: &Self) -> bool {
-        let begins_below = |one: &Self, other: &Self| match (&one.low, &other.high) {
-            (Some(low), Some(high)) => low < high,
-            _ => true,
-        };
-        begins_below(self, other) && begins_below(other, self)
-    }
-}
-
-impl From<Keys> for KeyRange {
-    fn from(Keys { low, high }: Keys) -> Self {
-        Self { low, high }
-    }
+        Ok(())
+    };
+    move_record::change_record(shared, ep, &wish.index, change).await
 }
 
 /// Adjacent partitions, from the first to the last.
 struct Run {
-    keys: Keys,
+    keys: KeyRange,
     first: usize,
     last: usize,
 }
@@ -213,26 +183,30 @@ struct Run {
 /// The longest runs of partitions that are so.
 fn runs(boundaries: &[Vec<u8>], is_so: &[bool]) -> Vec<Run> {
     let mut runs: Vec<Run> = Vec::new();
-    for (partition, _) in is_so.iter().enumerate().filter(|(_, is_so)| **is_so) {
-        let (low, high) = (
-            partition.checked_sub(1).map(|below| boundaries[below].clone()),
-            boundaries.get(partition).cloned(),
-        );
+    for (partition, keys) in KeyRange::from_boundaries(boundaries).into_iter().enumerate() {
+        if !is_so[partition] {
+            continue;
+        }
         match runs.last_mut().filter(|run| run.last + 1 == partition) {
-            Some(run) => (run.keys.high, run.last) = (high, partition),
-            None => runs.push(Run { keys: Keys { low, high }, first: partition, last: partition }),
+            Some(run) => (run.keys.high, run.last) = (keys.high, partition),
+            None => runs.push(Run { keys, first: partition, last: partition }),
         }
     }
     runs
 }
 
+/// Whether some key is in both.
+fn meet(one: &KeyRange, other: &KeyRange) -> bool {
+    !one.is_apart_from(other.low.as_deref(), other.high.as_deref())
+}
+
 /// The parts of `all` below and above `part`.
-fn beyond(all: &Keys, part: &Keys) -> [Option<Keys>; 2] {
+fn beyond(all: &KeyRange, part: &KeyRange) -> [Option<KeyRange>; 2] {
     let has_below = part.low > all.low;
     let has_above = part.high.is_some() && (all.high.is_none() || part.high < all.high);
     [
-        has_below.then(|| Keys { low: all.low.clone(), high: part.low.clone() }),
-        has_above.then(|| Keys { low: part.high.clone(), high: all.high.clone() }),
+        has_below.then(|| KeyRange { low: all.low.clone(), high: part.low.clone() }),
+        has_above.then(|| KeyRange { low: part.high.clone(), high: all.high.clone() }),
     ]
 }
 
@@ -258,9 +232,9 @@ fn route_to(servers: &Servers, range: &KeyRange, number: usize) -> Result<()> {
 mod tests {
     use super::*;
 
-    fn keys(low: &str, high: &str) -> Keys {
+    fn keys(low: &str, high: &str) -> KeyRange {
         let end = |text: &str| (!text.is_empty()).then(|| text.as_bytes().to_vec());
-        Keys { low: end(low), high: end(high) }
+        KeyRange { low: end(low), high: end(high) }
     }
 
     #[test]
@@ -277,6 +251,6 @@ mod tests {
         let found = runs(&boundaries, &[true, true, false, true]);
         let found: Vec<_> = found.into_iter().map(|run| (run.keys, run.first, run.last)).collect();
         assert_eq!(found, [(keys("", "f"), 0, 1), (keys("k", ""), 3, 3)]);
-        assert!(keys("", "f").meets(&keys("c", "k")) && !keys("", "f").meets(&keys("f", "")));
+        assert!(meet(&keys("", "f"), &keys("c", "k")) && !meet(&keys("", "f"), &keys("f", "")));
     }
 }

@@ -26,20 +26,34 @@ pub(super) async fn enter(
     let left = logs_only_in(servers, other, table, LogChange::Leave);
     shared.pool.change_logs(ep, id, &left).await?;
     let log_of = |low: &[u8]| servers.log_number(table.owner_of(low));
-    for _ in 0..CATALOG_TRIES {
-        let mut record = shared.pool.open_index(ep, name).await?;
-        adapt(&mut record, &shared.pool.logs(ep).await?, table.boundaries(), other.boundaries())?;
+    let change = async |record: &mut IndexRecord| {
+        adapt(record, &shared.pool.logs(ep).await?, table.boundaries(), other.boundaries())?;
         for partition in 0..record.logs.len() {
             let low = partition.checked_sub(1).map_or(&[][..], |below| &record.boundaries[below]);
             record.logs[partition] = log_of(low).unwrap_or(record.logs[partition]);
         }
+        Ok(())
+    };
+    change_record(shared, ep, name, change).await?;
+    let begun = logs_only_in(servers, table, other, LogChange::Write);
+    shared.pool.change_logs(ep, id, &begun).await?;
+    Ok(())
+}
+
+/// Changes the catalog record of an index, again if another process has changed it meanwhile.
+pub(super) async fn change_record(
+    shared: &Shared,
+    ep: &AnyEndpoint,
+    name: &str,
+    change: impl AsyncFn(&mut IndexRecord) -> Result<(), DexError>,
+) -> Result<(), DexError> {
+    for _ in 0..CATALOG_TRIES {
+        let mut record = shared.pool.open_index(ep, name).await?;
+        change(&mut record).await?;
         match shared.pool.update_index(ep, &record).await {
-            Err(PoolError::StaleRecord { .. }) => continue,
-            done => done?,
-        };
-        let begun = logs_only_in(servers, table, other, LogChange::Write);
-        shared.pool.change_logs(ep, id, &begun).await?;
-        return Ok(());
+            Err(PoolError::StaleRecord { .. }) => {}
+            done => return done.map(drop).map_err(DexError::from),
+        }
     }
     Err(PoolError::StaleRecord { name: name.to_owned() }.into())
 }
