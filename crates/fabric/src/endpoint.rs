@@ -112,6 +112,12 @@ pub trait Endpoint {
         Ok(())
     }
 
+    /// Verbs that are sent from now on belong to view `epoch` of the memory servers, or a later one; those in flight
+    /// that belong to an earlier view fail. Ignored by fabrics whose memory servers know of no views.
+    fn enter_view(&self, epoch: u64) {
+        let _ = epoch;
+    }
+
     /// Lets the other slots of this worker run.
     #[inline]
     async fn yield_now(&self) {

@@ -1,0 +1,36 @@
+//! Defects that can be seeded into the copying, to test that the checks find them.
+//!
+//! [`pando_fabric::defect`] activates a defect; builds without the feature pay nothing.
+
+use pando_fabric::defect;
+
+/// A protocol step that is skipped or done wrongly.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Defect {
+    /// The primary is written before the backups.
+    PrimaryFirst,
+    /// A WRITE is answered before all copies have it.
+    OneCopySuffices,
+    /// Atomics change the primary only.
+    AtomicsUncopied,
+    /// The copies of a word are not compared again after a change of a backup.
+    WordNotCompared,
+    /// An atomic whose primary was lost counts as done.
+    AtomicForgotten,
+}
+
+impl Defect {
+    pub const ALL: [Self; 5] = [
+        Self::PrimaryFirst,
+        Self::OneCopySuffices,
+        Self::AtomicsUncopied,
+        Self::WordNotCompared,
+        Self::AtomicForgotten,
+    ];
+}
+
+impl defect::Defect for Defect {
+    fn number(self) -> u8 {
+        self as u8
+    }
+}

@@ -1,0 +1,488 @@
+//! The endpoint that writes all copies.
+//!
+//! READs go to the primary. A WRITE reaches the backups, then the primary, and is answered after that. An atomic
+//! changes the primary; its caller then makes the backups equal. If a server does not answer, a verb that can be
+//! repeated without harm waits for another view, or for the server, and is sent again. An atomic that may have taken
+//! effect is not repeated: its caller learns that.
+
+use std::cell::RefCell;
+use std::sync::Arc;
+
+use pando_fabric::defect::defect;
+use pando_fabric::{
+    Chain, ChainVerb, Endpoint, EndpointState, FabricError, GlobalAddr, MemoryServerId, Nanos, PageBuf,
+    RegionInfo, Request, Result, TimeLimit, VerbResult, WORD, Work,
+};
+
+use crate::again::{Kept, Step, buffer_of};
+use crate::defect::Defect;
+use crate::placement::{Placement, Replica, Volume};
+use crate::views::Views;
+
+/// A verb that waits for another view is sent again after at most this part of its patience.
+const TRIES: Nanos = 64;
+/// Steps in which it looks for another view until then.
+const LOOKS: Nanos = 16;
+
+/// An endpoint of volumes, each of which has copies on several memory servers; or, without copies, the endpoint below,
+/// whose verbs it then passes on as they are.
+pub struct Replicated<E> {
+    below: E,
+    group: Option<Group>,
+}
+
+/// The volumes.
+struct Group {
+    views: Arc<dyn Views>,
+    /// Placement in the view that the endpoint below has entered.
+    entered: RefCell<Arc<Placement>>,
+    /// The volumes as regions. Their number and lengths do not change.
+    regions: Vec<RegionInfo>,
+}
+
+/// How long a verb has waited.
+#[derive(Default)]
+struct Waited {
+    until: Option<Nanos>,
+}
+
+/// An atomic, and what it makes of a word.
+#[derive(Clone, Copy)]
+enum Atomic {
+    CompareSwap { expected: u64, new: u64 },
+    MaskedCompareSwap { expected: u64, compare_mask: u64, new: u64, swap_mask: u64 },
+    FetchAdd { add: u64 },
+}
+
+impl Atomic {
+    fn result(self, before: u64) -> u64 {
+        match self {
+            Self::CompareSwap { expected, new } if before == expected => new,
+            Self::MaskedCompareSwap { expected, compare_mask, new, swap_mask }
+                if before & compare_mask == expected & compare_mask =>
+            {
+                before & !swap_mask | new & swap_mask
+            }
+            Self::CompareSwap { .. } | Self::MaskedCompareSwap { .. } => before,
+            Self::FetchAdd { add } => before.wrapping_add(add),
+        }
+    }
+
+    async fn execute<E: Endpoint>(self, ep: &E, at: GlobalAddr) -> Result<u64> {
+        match self {
+            Self::CompareSwap { expected, new } => ep.compare_swap(at, expected, new).await,
+            Self::MaskedCompareSwap { expected, compare_mask, new, swap_mask } => {
+                ep.masked_compare_swap(at, expected, compare_mask, new, swap_mask).await
+            }
+            Self::FetchAdd { add } => ep.fetch_add(at, add).await,
+        }
+    }
+}
+
+impl<E> Replicated<E> {
+    /// Passes verbs on to `below` as they are.
+    pub fn single(below: E) -> Self {
+        Self { below, group: None }
+    }
+
+    /// The endpoint that carries the verbs.
+    pub fn below(&self) -> &E {
+        &self.below
+    }
+}
+
+impl<E: Endpoint> Replicated<E> {
+    /// Uses the copies that `views` names.
+    pub fn new(below: E, views: Arc<dyn Views>) -> Self {
+        let placement = views.placement();
+        below.enter_view(placement.epoch);
+        let regions = placement.regions();
+        Self { below, group: Some(Group { views, entered: RefCell::new(placement), regions }) }
+    }
+
+    /// The placement for the next verb.
+    fn placement(&self, group: &Group) -> Arc<Placement> {
+        if group.views.epoch(self.below.now()) != group.entered.borrow().epoch {
+            let newest = group.views.placement();
+            self.below.enter_view(newest.epoch);
+            *group.entered.borrow_mut() = newest;
+        }
+        Arc::clone(&group.entered.borrow())
+    }
+
+    /// After a verb in view `epoch` failed, waits until it makes sense to send it again.
+    ///
+    /// # Errors
+    /// The error of the verb, if the server did answer, or the patience has ended.
+    async fn wait(&self, group: &Group, epoch: u64, error: FabricError, waited: &mut Waited) -> Result<()> {
+        let Some(server) = unanswered_by(&error) else { return Err(error) };
+        let (now, patience) = (self.below.now(), group.views.patience());
+        let until = *waited.until.get_or_insert_with(|| self.below.wait_until(now, patience));
+        if now >= until {
+            return Err(error);
+        }
+        group.views.suspect(epoch, server, now);
+        let pause = (patience / TRIES).max(1);
+        let again = until.min(now + pause);
+        while self.below.now() < again && group.views.epoch(self.below.now()) == epoch {
+            self.below.sleep_until(again.min(self.below.now() + (pause / LOOKS).max(1))).await;
+        }
+        Ok(())
+    }
+
+    /// Repeats a verb to one or several copies of the volume at `at` until it succeeds.
+    async fn repeat<T>(
+        &self,
+        group: &Group,
+        at: GlobalAddr,
+        mut attempt: impl AsyncFnMut(&Volume) -> Result<T>,
+    ) -> Result<T> {
+        let mut waited = Waited::default();
+        loop {
+            let placement = self.placement(group);
+            match attempt(&placement.volumes[usize::from(at.server().0)]).await {
+                Ok(done) => return Ok(done),
+                Err(error) => self.wait(group, placement.epoch, error, &mut waited).await?,
+            }
+        }
+    }
+
+    /// Executes an atomic at the primary, and makes the backups equal if it changed the word.
+    async fn atomic(&self, at: GlobalAddr, atomic: Atomic) -> Result<u64> {
+        let Some(group) = &self.group else { return atomic.execute(&self.below, at).await };
+        group.check(at, WORD)?;
+        let mut waited = Waited::default();
+        let (before, primary) = loop {
+            let placement = self.placement(group);
+            let primary = placement.volumes[usize::from(at.server().0)].primary;
+            match atomic.execute(&self.below, primary.at(at.offset())).await {
+                Ok(before) => break (before, primary),
+                Err(error @ FabricError::NotConnected { .. }) => {
+                    self.wait(group, placement.epoch, error, &mut waited).await?;
+                }
+                Err(error) => return Err(error),
+            }
+        };
+        let after = atomic.result(before);
+        if after != before && !defect(Defect::AtomicsUncopied) {
+            self.make_equal(group, at, primary, before, after).await?;
+        }
+        Ok(before)
+    }
+
+    /// Makes the backups of a word equal to the primary, which this endpoint has changed from `before` to `after`.
+    ///
+    /// Several endpoints may do so at once. Each compares with the primary *after* it has changed a backup, so the last
+    /// one that changes a backup leaves it equal.
+    ///
+    /// # Errors
+    /// If the primary was lost before all backups had the change.
+    async fn make_equal(
+        &self,
+        group: &Group,
+        at: GlobalAddr,
+        primary: Replica,
+        before: u64,
+        after: u64,
+    ) -> Result<()> {
+        let (offset, below) = (at.offset(), &self.below);
+        self.repeat(group, at, async |volume| {
+            if volume.primary != primary {
+                return if defect(Defect::AtomicForgotten) {
+                    Ok(Ok(()))
+                } else {
+                    Ok(Err(FabricError::ServerUnreachable(primary.server)))
+                };
+            }
+            for backup in &volume.backups {
+                let (mut old, mut new) = (before, after);
+                loop {
+                    let found = below.compare_swap(backup.at(offset), old, new).await?;
+                    if found == old && defect(Defect::WordNotCompared) {
+                        break;
+                    }
+                    let current = below.read_word(primary.at(offset)).await?;
+                    let copy = if found == old { new } else { found };
+                    if copy == current {
+                        break;
+                    }
+                    (old, new) = (copy, current);
+                }
+            }
+            Ok(Ok(()))
+        })
+        .await?
+    }
+
+    /// A chain of one kind of verbs, to one or all copies.
+    async fn submit_to(&self, group: &Group, chain: Chain, is_read: bool) -> Result<Vec<VerbResult>> {
+        let at = chain.verbs()[0].at();
+        let below = &self.below;
+        let (steps, bufs): (Vec<Step>, Vec<Option<PageBuf>>) =
+            chain.into_verbs().into_iter().map(|verb| Step::of(below, verb)).unzip();
+        let mut first = Some(bufs);
+        let results = self
+            .repeat(group, at, async |volume| {
+                let mut bufs = first.take().unwrap_or_else(|| steps.iter().map(|_| None).collect());
+                let copies: Vec<Replica> =
+                    if is_read { vec![volume.primary] } else { in_order(volume).collect() };
+                let mut results = Vec::new();
+                for copy in copies {
+                    let parts = steps.iter().zip(bufs.drain(..));
+                    let chain =
+                        parts.fold(Chain::new(), |chain, (step, buf)| step.push(chain, below, &copy, buf));
+                    results = below.submit(chain).await?;
+                    if !is_read {
+                        bufs = std::mem::take(&mut results).into_iter().map(buffer_of).collect();
+                    }
+                }
+                if !is_read {
+                    let result = |buf: Option<PageBuf>| buf.map_or(VerbResult::Done, VerbResult::Buf);
+                    results = bufs.into_iter().map(result).collect();
+                }
+                Ok(results)
+            })
+            .await?;
+        steps.into_iter().for_each(|step| step.recycle(below));
+        Ok(results)
+    }
+
+    /// The verbs of a chain of several kinds, one after the other.
+    async fn submit_in_turn(&self, chain: Chain) -> Result<Vec<VerbResult>> {
+        let mut results = Vec::new();
+        for verb in chain.into_verbs() {
+            results.push(match verb {
+                ChainVerb::Read { at, into } => VerbResult::Buf(self.read(at, into).await?),
+                ChainVerb::Write { at, from } => VerbResult::Buf(self.write(at, from).await?),
+                ChainVerb::WriteWord { at, value } => {
+                    self.write_word(at, value).await?;
+                    VerbResult::Done
+                }
+                ChainVerb::CompareSwap { at, expected, new } => {
+                    VerbResult::Word(self.compare_swap(at, expected, new).await?)
+                }
+                ChainVerb::FetchAdd { at, add } => VerbResult::Word(self.fetch_add(at, add).await?),
+            });
+        }
+        Ok(results)
+    }
+}
+
+impl Group {
+    fn check(&self, at: GlobalAddr, len: usize) -> Result<()> {
+        let region = self.regions.get(usize::from(at.server().0));
+        region.ok_or(FabricError::UnknownServer(at.server()))?.check(at, len)
+    }
+}
+
+/// The copies in the order of a WRITE.
+fn in_order(volume: &Volume) -> impl Iterator<Item = Replica> {
+    let mut order: Vec<Replica> = volume.in_write_order().collect();
+    if defect(Defect::PrimaryFirst) {
+        order.reverse();
+    }
+    if defect(Defect::OneCopySuffices) {
+        order = vec![volume.primary];
+    }
+    order.into_iter()
+}
+
+/// The server that did not answer a verb, or could not be asked.
+fn unanswered_by(error: &FabricError) -> Option<MemoryServerId> {
+    match error {
+        FabricError::ServerUnreachable(server)
+        | FabricError::TimedOut(server)
+        | FabricError::NotConnected { server, .. }
+        | FabricError::Lost(server) => Some(*server),
+        _ => None,
+    }
+}
+
+impl<E: Endpoint> Endpoint for Replicated<E> {
+    #[inline]
+    fn state(&self) -> &EndpointState {
+        self.below.state()
+    }
+
+    #[inline]
+    fn buffer(&self, len: usize) -> PageBuf {
+        self.below.buffer(len)
+    }
+
+    #[inline]
+    fn recycle(&self, buf: PageBuf) {
+        self.below.recycle(buf);
+    }
+
+    #[inline]
+    async fn read(&self, at: GlobalAddr, into: PageBuf) -> Result<PageBuf> {
+        let Some(group) = &self.group else { return self.below.read(at, into).await };
+        group.check(at, into.window_len())?;
+        let (kept, mut first) = (Kept::form(&into), Some(into));
+        self.repeat(group, at, async |volume| {
+            let into = first.take().unwrap_or_else(|| kept.again(&self.below));
+            self.below.read(volume.primary.at(at.offset()), into).await
+        })
+        .await
+    }
+
+    #[inline]
+    async fn write(&self, at: GlobalAddr, from: PageBuf) -> Result<PageBuf> {
+        let Some(group) = &self.group else { return self.below.write(at, from).await };
+        group.check(at, from.window_len())?;
+        let (kept, mut first) = (Kept::bytes(&self.below, &from), Some(from));
+        let written = self
+            .repeat(group, at, async |volume| {
+                let mut from = first.take().unwrap_or_else(|| kept.again(&self.below));
+                for copy in in_order(volume) {
+                    from = self.below.write(copy.at(at.offset()), from).await?;
+                }
+                Ok(from)
+            })
+            .await?;
+        kept.recycle(&self.below);
+        Ok(written)
+    }
+
+    #[inline]
+    async fn read_word(&self, at: GlobalAddr) -> Result<u64> {
+        let Some(group) = &self.group else { return self.below.read_word(at).await };
+        group.check(at, WORD)?;
+        self.repeat(group, at, async |volume| self.below.read_word(volume.primary.at(at.offset())).await)
+            .await
+    }
+
+    #[inline]
+    async fn write_word(&self, at: GlobalAddr, value: u64) -> Result<()> {
+        let Some(group) = &self.group else { return self.below.write_word(at, value).await };
+        group.check(at, WORD)?;
+        self.repeat(group, at, async |volume| {
+            for copy in in_order(volume) {
+                self.below.write_word(copy.at(at.offset()), value).await?;
+            }
+            Ok(())
+        })
+        .await
+    }
+
+    #[inline]
+    async fn compare_swap(&self, at: GlobalAddr, expected: u64, new: u64) -> Result<u64> {
+        self.atomic(at, Atomic::CompareSwap { expected, new }).await
+    }
+
+    async fn masked_compare_swap(
+        &self,
+        at: GlobalAddr,
+        expected: u64,
+        compare_mask: u64,
+        new: u64,
+        swap_mask: u64,
+    ) -> Result<u64> {
+        self.atomic(at, Atomic::MaskedCompareSwap { expected, compare_mask, new, swap_mask }).await
+    }
+
+    async fn fetch_add(&self, at: GlobalAddr, add: u64) -> Result<u64> {
+        self.atomic(at, Atomic::FetchAdd { add }).await
+    }
+
+    /// A chain of READs alone goes to the primary, one of WRITEs alone to all copies. Of any other chain, verbs are
+    /// executed one after the other, each in a round trip of its own.
+    async fn submit(&self, chain: Chain) -> Result<Vec<VerbResult>> {
+        let Some(group) = &self.group else { return self.below.submit(chain).await };
+        chain.verbs().iter().try_for_each(|verb| group.check(verb.at(), verb.len()))?;
+        let all = |kind: fn(&ChainVerb) -> bool| chain.verbs().iter().all(kind);
+        let is_read = all(|verb| matches!(verb, ChainVerb::Read { .. }));
+        let is_write = all(|verb| matches!(verb, ChainVerb::Write { .. } | ChainVerb::WriteWord { .. }));
+        if chain.verbs().is_empty() {
+            return Ok(Vec::new());
+        }
+        if is_read || is_write {
+            self.submit_to(group, chain, is_read).await
+        } else {
+            self.submit_in_turn(chain).await
+        }
+    }
+
+    /// Calls are refused where there are copies: what a memory server changes by itself reaches no other copy.
+    async fn call<R: Request>(&self, server: MemoryServerId, request: &R) -> Result<R::Reply> {
+        let Some(group) = &self.group else { return self.below.call(server, request).await };
+        group.check(GlobalAddr::new(server, 0), 0)?;
+        let reason = "memory servers with copies execute no calls".to_owned();
+        Err(FabricError::Refused { server, op: R::OP, reason })
+    }
+
+    async fn reserve(&self, at: GlobalAddr, len: u64) -> Result<()> {
+        let Some(group) = &self.group else { return self.below.reserve(at, len).await };
+        group.check(at, WORD)?;
+        self.repeat(group, at, async |volume| {
+            for copy in volume.in_write_order() {
+                self.below.reserve(copy.at(at.offset()), len).await?;
+            }
+            Ok(())
+        })
+        .await
+    }
+
+    async fn persist(&self, at: GlobalAddr, len: u64) -> Result<()> {
+        let Some(group) = &self.group else { return self.below.persist(at, len).await };
+        group.check(at, WORD)?;
+        self.repeat(group, at, async |volume| {
+            for copy in volume.in_write_order() {
+                self.below.persist(copy.at(at.offset()), len).await?;
+            }
+            Ok(())
+        })
+        .await
+    }
+
+    #[inline]
+    async fn yield_now(&self) {
+        self.below.yield_now().await;
+    }
+
+    async fn sleep_until(&self, at: Nanos) {
+        self.below.sleep_until(at).await;
+    }
+
+    #[inline]
+    async fn pace(&self) {
+        self.below.pace().await;
+    }
+
+    fn regions(&self) -> &[RegionInfo] {
+        self.group.as_ref().map_or_else(|| self.below.regions(), |group| &group.regions)
+    }
+
+    #[inline]
+    fn charge(&self, work: Work) {
+        self.below.charge(work);
+    }
+
+    #[inline]
+    fn now(&self) -> Nanos {
+        self.below.now()
+    }
+
+    #[inline]
+    fn time_limit(&self) -> Option<&TimeLimit> {
+        self.below.time_limit()
+    }
+
+    fn set_slots(&self, slots: u32) {
+        self.below.set_slots(slots);
+    }
+
+    #[inline]
+    fn enter_slot(&self, slot: u32) {
+        self.below.enter_slot(slot);
+    }
+
+    #[inline]
+    fn poll_ready(&self) -> u64 {
+        self.below.poll_ready()
+    }
+
+    fn idle(&self) -> bool {
+        self.below.idle()
+    }
+}

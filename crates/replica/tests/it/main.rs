@@ -1,0 +1,4 @@
+//! Integration tests of the crate, in one program.
+
+mod conformance;
+mod simulated;
