@@ -171,6 +171,9 @@ pub struct BenchArgs {
     /// compute server]
     #[arg(long, value_name = "WHAT", default_value = "off", value_parser = parse_durability)]
     durability: Durability,
+    /// Copies of each memory server [sim only]
+    #[arg(long, value_name = "N", default_value = "1")]
+    replicas: usize,
     /// Where cooling nodes wait
     #[arg(long, value_name = "HOW", value_enum, default_value_t = CoolingArg::Map)]
     cooling: CoolingArg,
@@ -309,6 +312,7 @@ fn spec(args: &BenchArgs) -> Result<BenchSpec, Failure> {
         read_ahead: args.read_ahead,
         offload: args.offload.policy(),
         durability: args.durability,
+        replicas: args.replicas,
         node_size: crate::indexes::node_size(args.node_size)?,
         subtree_level: args.subtree_level,
         layout: match args.layout {
@@ -501,6 +505,10 @@ mod tests {
             ("--durability immediate --fabric sim", "no disks"),
             ("--durability process --fabric sim --offload always", "in no log"),
             ("--durability process --system sherman", "only the system dex has a log"),
+            ("--replicas 2", "on the sim fabric only"),
+            ("--replicas 0 --fabric sim", "its own"),
+            ("--replicas 3 --memory-servers 2 --fabric sim", "a memory server of its own"),
+            ("--replicas 2 --fabric sim --offload always", "execute no operations"),
         ] {
             match specs(&parse(arguments)) {
                 Err(Failure::BadInput(sentence)) => assert!(sentence.contains(part), "{sentence}"),

@@ -36,7 +36,8 @@ pub struct SimulateArgs {
     #[arg(long, value_name = "TECHNIQUE,..", value_delimiter = ',')]
     without: Vec<String>,
     /// What may go wrong, where a seed wants it: torn, spikes, slow, stop, kill, disconnect, lost-answers,
-    /// all of these or none; and cut-off, which drops futures of operations, and preempt, which preempts
+    /// kill-compute, all of these or none; kill-memory, which ends one of the memory servers, of which there are
+    /// copies then; cut-off, which drops futures of operations; and preempt, which preempts
     /// threads while they compute
     #[arg(long, value_name = "FAULT,..", default_value = "none")]
     faults: FaultSet,

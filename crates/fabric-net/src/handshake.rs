@@ -387,14 +387,14 @@ mod tests {
         half.hello.nonce = [0xaa; 32];
         let nonce = "aa".repeat(32);
         // Magic, version, number of the server, zero, process, link, nonce.
-        let hello = format!("50616e646f544350 0300 0300 00000000 0600000000000000 0700000000000000 {nonce}");
+        let hello = format!("50616e646f544350 0400 0300 00000000 0600000000000000 0700000000000000 {nonce}");
         assert_eq!(hex(half.hello()), without_spaces(&hello));
         let hello = half.hello().try_into().expect("its size");
         let (mut other, judged) = ServerHalf::new(VERBS, hello);
         assert_eq!((judged, other.number(), other.id()), (Ok(()), 3, ID));
         other.challenge.nonce = [0xaa; 32];
         // Magic, version, verdict, zero, nonce.
-        let challenge = format!("50616e646f544350 0300 0000 00000000 {nonce}");
+        let challenge = format!("50616e646f544350 0400 0000 00000000 {nonce}");
         assert_eq!(hex(other.challenge()), without_spaces(&challenge));
         let (refusing, _) = ServerHalf::new(Protocol::OPERATIONS, hello);
         assert_eq!(hex(&refusing.challenge()[..16]), without_spaces("50616e646f4f7073 0200 0500 00000000"));

@@ -11,6 +11,7 @@
 
 mod client;
 mod connect;
+mod group;
 mod handshake;
 mod pending;
 mod secret;

@@ -111,7 +111,7 @@ fn another_version_is_told_and_let_go() {
     let mut challenge = Vec::new();
     stream.read_to_end(&mut challenge).expect("an answer, and the end");
     assert_eq!(challenge.len(), 48, "and no proof");
-    assert_eq!((&challenge[..8], challenge[8], challenge[10]), (&b"PandoTCP"[..], 3, 1));
+    assert_eq!((&challenge[..8], challenge[8], challenge[10]), (&b"PandoTCP"[..], 4, 1));
 }
 
 #[test]
@@ -574,7 +574,7 @@ fn a_false_server_gets_no_proof_of_a_client() {
     let taken = thread::spawn(move || {
         let (mut stream, _) = listener.accept().expect("a client");
         stream.read_exact(&mut [0; HELLO]).expect("a hello");
-        let challenge = [&b"PandoTCP\x03\0\0\0\0\0\0\0"[..], &[5; 32], &[6; 32]].concat();
+        let challenge = [&b"PandoTCP\x04\0\0\0\0\0\0\0"[..], &[5; 32], &[6; 32]].concat();
         stream.write_all(&challenge).expect("it is taken");
         let mut said = Vec::new();
         stream.read_to_end(&mut said).expect("it goes");

@@ -13,7 +13,7 @@ use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, TryFromBytes, Unaligned};
 
 /// Version of this protocol. Peers with different versions do not talk to each other.
-pub const VERSION: u16 = 3;
+pub const VERSION: u16 = 4;
 /// Length of a request's header in bytes.
 pub const REQUEST_HEADER: usize = size_of::<RequestHeader>();
 /// Default maximum length of a body, and of the answer to a READ.
@@ -24,7 +24,7 @@ pub const BODY_MAX: u32 = 4 << 20;
 struct RequestHeader {
     op: u8,
     zero: u8,
-    /// Kind of a call, otherwise 0.
+    /// Kind of a call or of a message to the group, otherwise 0.
     kind: U16,
     /// Bytes that a READ asks for, otherwise the length of the body.
     len: U32,
@@ -54,6 +54,7 @@ pub enum Op {
     Lock = 12,
     Present = 13,
     Pair = 14,
+    Group = 15,
 }
 
 impl Op {
@@ -89,7 +90,14 @@ impl Op {
     fn has_offset(self) -> bool {
         !matches!(
             self,
-            Self::Call | Self::Chain | Self::Fence | Self::Lock | Self::Present | Self::Ping | Self::Pair
+            Self::Call
+                | Self::Chain
+                | Self::Fence
+                | Self::Lock
+                | Self::Present
+                | Self::Ping
+                | Self::Pair
+                | Self::Group
         )
     }
 
@@ -100,7 +108,7 @@ impl Op {
             Self::MaskedCompareSwap => Some(32),
             Self::FetchAdd | Self::Reserve | Self::Persist | Self::Present => Some(8),
             Self::Ping | Self::Lock => Some(0),
-            Self::Read | Self::Write | Self::Call | Self::Chain | Self::Pair => None,
+            Self::Read | Self::Write | Self::Call | Self::Chain | Self::Pair | Self::Group => None,
         }
     }
 }
@@ -165,6 +173,11 @@ pub enum Request<'b> {
     Pair {
         body: &'b [u8],
     },
+    /// A message to the memory server as one of a group whose memory has copies ([`crate::group`]).
+    Group {
+        kind: u16,
+        body: &'b [u8],
+    },
 }
 
 /// The verbs of a chain: a sequence of complete requests.
@@ -202,6 +215,7 @@ impl Request<'_> {
             Self::Present { .. } => Op::Present,
             Self::Ping => Op::Ping,
             Self::Pair { .. } => Op::Pair,
+            Self::Group { .. } => Op::Group,
         }
     }
 
@@ -219,7 +233,7 @@ impl Request<'_> {
             Self::Reserve { offset, len } | Self::Persist { offset, len } => {
                 put_words(out, op, offset, &[len])
             }
-            Self::Call { kind, body } => put_request(out, op, kind, 0, body),
+            Self::Call { kind, body } | Self::Group { kind, body } => put_request(out, op, kind, 0, body),
             Self::Chain(Verbs { bytes: body, .. }) | Self::Pair { body } => put_request(out, op, 0, 0, body),
             Self::Fence { process, link } => put_words(out, op, 0, &[process, link]),
             Self::Present { process } => put_words(out, op, 0, &[process]),
@@ -290,7 +304,8 @@ pub fn decode_request(bytes: &[u8], body_max: u32) -> Result<Option<(Request<'_>
     let Ok((header, rest)) = RequestHeader::ref_from_prefix(bytes) else { return Ok(None) };
     let op = Op::from_byte(header.op).ok_or(Malformed::UnknownOp(header.op))?;
     let (len, offset) = (header.len.get(), header.offset.get());
-    let rest_is_zero = (header.kind.get() == 0 || op == Op::Call) && (offset == 0 || op.has_offset());
+    let rest_is_zero =
+        (header.kind.get() == 0 || matches!(op, Op::Call | Op::Group)) && (offset == 0 || op.has_offset());
     if header.zero != 0 || !rest_is_zero {
         return Err(Malformed::NotZero);
     }
@@ -325,6 +340,7 @@ pub fn decode_request(bytes: &[u8], body_max: u32) -> Result<Option<(Request<'_>
         Op::Present => Request::Present { process: word()? },
         Op::Ping => Request::Ping,
         Op::Pair => Request::Pair { body },
+        Op::Group => Request::Group { kind: header.kind.get(), body },
     };
     Ok(Some((request, REQUEST_HEADER + body_len)))
 }
@@ -364,6 +380,8 @@ pub enum Status {
     NoSpace = 4,
     Refused = 5,
     System = 6,
+    /// Not executed, because of the view of the memory servers.
+    OtherView = 7,
 }
 
 /// Writes one reply: its header, then the body that the caller appends to `out`.
@@ -396,6 +414,7 @@ fn put_error(out: &mut Vec<u8>, error: &FabricError) -> Status {
         FabricError::Misaligned { at, len } => (Status::Misaligned, Some(at), *len as u64, 0, String::new()),
         FabricError::ReadOnly { at, len } => (Status::ReadOnly, Some(at), *len as u64, 0, String::new()),
         FabricError::NoSpace { at, len, reason } => (Status::NoSpace, Some(at), *len, 0, reason.clone()),
+        FabricError::NotConnected { reason, .. } => (Status::OtherView, None, 0, 0, reason.clone()),
         FabricError::Refused { op, reason, .. } => (Status::Refused, None, u64::from(*op), 0, reason.clone()),
         other => (Status::System, None, 0, 0, other.to_string()),
     };
@@ -432,6 +451,7 @@ fn error_of(server: MemoryServerId, status: Status, body: &[u8]) -> Result<Fabri
         Status::NoSpace => FabricError::NoSpace { at, len, reason },
         Status::Refused => FabricError::Refused { server, op: len as u16, reason },
         Status::System => FabricError::System { path: format!("memory server {server}"), reason },
+        Status::OtherView => FabricError::NotConnected { server, reason },
     })
 }
 
@@ -449,7 +469,7 @@ pub fn decode_reply(
     op: Op,
     body_max: u32,
 ) -> Result<Option<(Reply<'_>, usize)>, Malformed> {
-    let Some(raw) = split_reply(bytes, op as u8, Status::System as u8, body_max)? else { return Ok(None) };
+    let Some(raw) = split_reply(bytes, op as u8, Status::OtherView as u8, body_max)? else { return Ok(None) };
     let status = Status::try_read_from_bytes(&[raw.status]).ok();
     let status = status.ok_or(Malformed::UnknownStatus(raw.status))?;
     if raw.answer != 0 {

@@ -9,6 +9,7 @@
 
 pub mod bench;
 pub mod calibrate;
+mod copies;
 pub mod elastic;
 pub mod elf;
 pub mod experiments;

@@ -27,6 +27,9 @@ use crate::place::handlers;
 /// Shortest time after which a process counts as dead.
 const GRACE_MIN: Duration = Duration::from_millis(100);
 
+/// Shortest lease of a memory server.
+const LEASE_MIN: Duration = Duration::from_millis(50);
+
 /// Largest number of threads of a memory server.
 const CORES_MAX: usize = 256;
 
@@ -66,6 +69,7 @@ pub struct MemoryServerConfig {
     clients_max: usize,
     strangers_max: usize,
     grace: Duration,
+    lease: Duration,
     secret: Secret,
     verbs: Option<VerbsOptions>,
 }
@@ -82,6 +86,7 @@ impl MemoryServerConfig {
             clients_max: 4096,
             strangers_max: 256,
             grace: Duration::from_secs(10),
+            lease: Duration::from_secs(1),
             secret: Secret::default(),
             verbs: None,
         }
@@ -141,6 +146,14 @@ impl MemoryServerConfig {
         self
     }
 
+    /// Time for which a memory server of a pool with copies may serve after it was in contact with most of the others; and
+    /// after which they go on without one that does not answer; 1 s, from 50 ms on. The same for all servers of a pool.
+    /// What a lost server served is served again after at most three times this time.
+    pub fn lease(mut self, lease: Duration) -> Self {
+        self.lease = lease;
+        self
+    }
+
     /// Secret that clients must present, at least 16 bytes; none.
     pub fn secret(mut self, secret: impl Into<Secret>) -> Self {
         self.secret = secret.into();
@@ -169,6 +182,10 @@ impl MemoryServer {
             let text = format!("a grace of {:?} is shorter than {GRACE_MIN:?}", config.grace);
             return Err(Error::InvalidOption(text));
         }
+        if config.lease < LEASE_MIN {
+            let text = format!("a lease of {:?} is shorter than {LEASE_MIN:?}", config.lease);
+            return Err(Error::InvalidOption(text));
+        }
         config.secret.check().map_err(|error| Error::InvalidOption(error.to_string()))?;
         let listener =
             TcpListener::bind(&config.listen).map_err(|error| listening(&config.listen, &error))?;
@@ -180,7 +197,10 @@ impl MemoryServer {
             strangers_max: config.strangers_max,
             grace: config.grace,
             incarnation,
-            fences: fences(&config.backing),
+            fences: beside(&config.backing, "fences"),
+            lease: config.lease,
+            acceptor: beside(&config.backing, "acceptor"),
+            may_have_copies: !matches!(&config.backing, Backing::File(path) if ShmFabric::is_device(path)),
             other_way: config
                 .verbs
                 .as_ref()
@@ -255,15 +275,16 @@ fn listening(listen: &str, error: &io::Error) -> Error {
     }
 }
 
-/// File in which a server of a file keeps the fenced processes: next to its memory. Memory of the process
-/// needs none, and next to a device nothing lasts.
-fn fences(backing: &Backing) -> Option<PathBuf> {
+/// File next to the memory of a server of a file, for what must last as long. Memory of the process needs none, and next
+/// to a device nothing lasts.
+fn beside(backing: &Backing, what: &str) -> Option<PathBuf> {
     let Backing::File(path) = backing else { return None };
     if ShmFabric::is_device(path) {
         return None;
     }
     let mut name = path.as_os_str().to_owned();
-    name.push(".fences");
+    name.push(".");
+    name.push(what);
     Some(name.into())
 }
 

@@ -21,6 +21,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     // Pairing, fences, and everything except one-sided verbs and calls use connections.
     ("pando-fabric-verbs", &["pando-fabric", "pando-fabric-local", "pando-fabric-net"]),
     ("pando-sim", &["pando-fabric"]),
+    ("pando-replica", &["pando-fabric"]),
     ("pando-log", &["pando-fabric"]),
     ("pando-pool", &["pando-fabric"]),
     ("pando-cache", &["pando-fabric"]),
@@ -54,6 +55,7 @@ const ARROWS: &[(&str, &[&str])] = &[
             "pando-rt",
             "pando-fabric-local",
             "pando-sim",
+            "pando-replica",
             "pando-pool",
             "pando-log",
             "pando-cache",

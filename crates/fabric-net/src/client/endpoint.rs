@@ -4,7 +4,7 @@
 //! [`Endpoint::poll_ready`] sends all buffered verbs. Wrong addresses and lengths are refused here and never
 //! sent. A READ or WRITE longer than a server's limit is split into pieces, sent one after the other.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -17,7 +17,8 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::link::{Link, Whose};
 use super::verbs::{Expected, Outcome, Verbs};
-use super::{Server, Shared};
+use super::views::Group;
+use super::{Entered, Server, Shared};
 use crate::pending::Ending;
 use crate::wire::{self, ChainEncoder, Op};
 
@@ -31,6 +32,10 @@ pub struct TcpEndpoint {
     links: RefCell<Vec<Link>>,
     verbs: RefCell<Verbs>,
     state: EndpointState,
+    /// The view that its verbs belong to, if the memory has copies.
+    view: RefCell<Option<Entered>>,
+    /// Epoch of the last view whose lost servers were given up.
+    looked_at: Cell<u64>,
 }
 
 impl TcpEndpoint {
@@ -41,7 +46,21 @@ impl TcpEndpoint {
             links: RefCell::new(links),
             verbs: RefCell::default(),
             state: EndpointState::new(seed),
+            view: RefCell::default(),
+            looked_at: Cell::new(0),
         }
+    }
+
+    /// Gives up connections to servers that are not in the newest view: nothing will come over them.
+    fn leave_the_lost(&self, group: &Group) {
+        let view = group.view();
+        let (mut links, mut verbs) = (self.links.borrow_mut(), self.verbs.borrow_mut());
+        for (number, link) in (0..).zip(links.iter_mut()) {
+            if view.incarnation(MemoryServerId(number)).is_none() {
+                self.state.make_ready(link.hang_up(&self.shared, &mut verbs));
+            }
+        }
+        self.looked_at.set(view.epoch());
     }
 
     #[inline]
@@ -134,7 +153,7 @@ impl TcpEndpoint {
             let mut links = self.links.borrow_mut();
             let link = &mut links[usize::from(server.0)];
             let now = self.shared.now();
-            link.prepare(&self.shared, now)?;
+            link.prepare(&self.shared, now, self.view.borrow().as_ref())?;
             let number = self.verbs.borrow_mut().enter(expected, self.state.slot_bit());
             link.push(Whose::Verb(number), op, self.wait_until(now, self.shared.deadline_ns()), encode);
             number
@@ -398,7 +417,18 @@ impl Endpoint for TcpEndpoint {
         Some(&self.state.time_limit)
     }
 
+    fn enter_view(&self, epoch: u64) {
+        if let Some(group) = self.shared.group.get() {
+            *self.view.borrow_mut() = Some(Entered { epoch, bytes: group.bytes(epoch) });
+        }
+    }
+
     fn poll_ready(&self) -> u64 {
+        if let Some(group) = self.shared.group.get()
+            && group.newest_epoch() != self.looked_at.get()
+        {
+            self.leave_the_lost(group);
+        }
         let mut ready = self.state.take_ready();
         let mut verbs = self.verbs.borrow_mut();
         for link in self.links.borrow_mut().iter_mut().filter(|link| link.is_busy()) {

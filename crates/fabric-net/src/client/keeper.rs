@@ -1,6 +1,6 @@
 //! Liveness and mutual exclusion of the processes that share memory servers.
 //!
-//! A thread keeps a connection to memory server 0 alive, so that the server can tell an idle process from a
+//! A thread keeps a connection to memory server 0 alive, or to the one that serves its volume, so that the server can tell an idle process from a
 //! dead one. The answers are a *lease*: the server counts this process as alive for so long after a sign of life. A process
 //! that was stopped sees that its lease has expired, before it answers by what it has cached. A dead process is fenced off on all servers before others take over its locks and leases: it may
 //! be only disconnected, and return.
@@ -11,7 +11,7 @@ use std::sync::mpsc::{self, RecvTimeoutError, Sender};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use pando_fabric::{Endpoint, FabricError, Limit, MemoryServerId, Result, limited};
+use pando_fabric::{Endpoint, FabricError, Limit, Result, limited};
 
 use super::{Shared, TcpEndpoint, TcpFabric};
 use crate::wire::Request;
@@ -22,8 +22,6 @@ const PAUSE: Duration = Duration::from_secs(1);
 const PER_LEASE: u32 = 4;
 /// Pause after a failed one, and between two attempts to take the lock.
 const PAUSE_SHORT: Duration = Duration::from_millis(20);
-/// The server that tracks processes.
-const HOME: MemoryServerId = MemoryServerId(0);
 
 /// Keeps this process present until it is dropped.
 pub(super) struct Keeper {
@@ -89,7 +87,7 @@ impl TcpFabric {
         let ep = self.own_endpoint();
         let until = Instant::now() + patience;
         let before = loop {
-            match wait_for(&ep, ep.ask_server(HOME, Request::Lock))? {
+            match wait_for(&ep, ep.ask_server(self.shared.home(), Request::Lock))? {
                 0 => {}
                 before => break before,
             }
@@ -101,9 +99,9 @@ impl TcpFabric {
             thread::sleep(PAUSE_SHORT);
         };
         if before > 1 {
-            // Server 0 fenced off the silent holder. Fence it off on the other servers too.
-            for server in &self.shared.servers[1..] {
-                wait_for(&ep, ep.ask_server(server.number, Request::Fence { process: before, link: 0 }))?;
+            // That server fenced off the silent holder. Fence it off on the other servers too.
+            for server in self.shared.serving() {
+                wait_for(&ep, ep.ask_server(server, Request::Fence { process: before, link: 0 }))?;
             }
         }
         Ok(TcpLock { _ep: ep })
@@ -119,11 +117,11 @@ impl TcpFabric {
         }
         let ep = self.own_endpoint();
         let is_gone = async {
-            if ep.ask_server(HOME, Request::Present { process }).await? != 0 {
+            if ep.ask_server(self.shared.home(), Request::Present { process }).await? != 0 {
                 return Ok(false);
             }
-            for server in &self.shared.servers {
-                ep.ask_server(server.number, Request::Fence { process, link: 0 }).await?;
+            for server in self.shared.serving() {
+                ep.ask_server(server, Request::Fence { process, link: 0 }).await?;
             }
             Ok(true)
         };
@@ -135,7 +133,8 @@ impl TcpFabric {
 /// Gives a sign of life, and renews the lease; returns its time.
 fn renew_lease(shared: &Shared, ep: &TcpEndpoint) -> Result<Duration> {
     let (process, asked) = (shared.process, shared.now());
-    let lease = Duration::from_millis(wait_for(ep, ep.ask_server(HOME, Request::Present { process }))?);
+    let lease =
+        Duration::from_millis(wait_for(ep, ep.ask_server(shared.home(), Request::Present { process }))?);
     // The server may have counted from any time after the question. Clocks may differ by a few percent.
     shared.leased_until.fetch_max(asked + lease.as_nanos() as u64 / 10 * 9, Relaxed);
     Ok(lease)

@@ -20,8 +20,9 @@ use std::thread;
 use pando_fabric::{FabricError, Nanos};
 
 use super::verbs::{Verbs, answer};
-use super::{Server, Shared};
+use super::{Entered, Server, Shared};
 use crate::connect::{ConnectError, connect};
+use crate::group::kind;
 use crate::handshake::{LinkId, Rejection, Welcomed};
 use crate::wire::{Malformed, Op, REPLY_HEADER, Request, decode_reply};
 
@@ -56,6 +57,8 @@ pub(super) enum Whose {
     Verb(u32),
     /// A fence: the first this many broken connections are fenced off once it is answered.
     Fences(usize),
+    /// The connection enters a view. If that is refused, so are the verbs behind it.
+    Enters,
 }
 
 /// A request without a reply yet.
@@ -83,6 +86,8 @@ pub(super) struct Link {
     filled: usize,
     /// Number of the server's broken connections that were announced over this one.
     fenced: usize,
+    /// Epoch of the view that this connection has entered; 0 if none.
+    entered: u64,
 }
 
 /// Ways in which a connection breaks.
@@ -107,6 +112,7 @@ impl Link {
             input: Vec::new(),
             filled: 0,
             fenced: 0,
+            entered: 0,
         }
     }
 
@@ -142,7 +148,12 @@ impl Link {
     /// # Errors
     /// `NotConnected` if it broke recently, `Lost`.
     #[inline]
-    pub fn prepare(&mut self, shared: &Arc<Shared>, now: Nanos) -> Result<(), FabricError> {
+    pub fn prepare(
+        &mut self,
+        shared: &Arc<Shared>,
+        now: Nanos,
+        view: Option<&Entered>,
+    ) -> Result<(), FabricError> {
         if !matches!(self.state, State::Up(_)) {
             self.begin_connecting(shared, now)?;
         }
@@ -155,6 +166,12 @@ impl Link {
                 let encode = |out: &mut Vec<u8>| Request::Fence { process, link }.encode(out);
                 self.push(whose, Op::Fence, now + shared.deadline_ns(), encode);
             }
+        }
+        if let Some(view) = view.filter(|view| view.epoch != self.entered) {
+            self.entered = view.epoch;
+            let encode =
+                |out: &mut Vec<u8>| Request::Group { kind: kind::ENTER, body: &view.bytes }.encode(out);
+            self.push(Whose::Enters, Op::Group, now + shared.deadline_ns(), encode);
         }
         Ok(())
     }
@@ -170,7 +187,7 @@ impl Link {
             State::Idle | State::Down { .. } => {}
         }
         self.id = shared.new_link();
-        self.fenced = self.server(shared).fenced();
+        (self.fenced, self.entered) = (self.server(shared).fenced(), 0);
         let (sender, receiver) = mpsc::channel();
         let (for_thread, id, place) = (Arc::clone(shared), self.id, self.server);
         let connecting = move || {
@@ -250,7 +267,7 @@ impl Link {
     }
 
     fn come_up(&mut self, stream: TcpStream, welcomed: Welcomed, server: &Server) -> Result<(), Broken> {
-        if (welcomed.incarnation, welcomed.region_len) != (server.incarnation, server.region_len) {
+        if welcomed.incarnation != server.incarnation || welcomed.region_len < server.region_len {
             return Err(Broken::Lost);
         }
         if welcomed.body_max < server.body_max {
@@ -301,6 +318,7 @@ impl Link {
             let Some((reply, used)) = decode_reply(bytes, number, first.op, body_max)? else { break };
             match first.whose {
                 Whose::Verb(verb) => *ready |= answer(verbs, verb, reply)?,
+                Whose::Enters => {}
                 Whose::Fences(count) => {
                     reply.map_err(|_| Malformed::WrongReply)?;
                     shared.servers[self.server].add_fenced(count);

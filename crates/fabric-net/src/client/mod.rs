@@ -8,22 +8,27 @@
 mod endpoint;
 mod keeper;
 mod link;
+mod open;
 mod verbs;
+mod views;
 
 use std::sync::atomic::{
     AtomicBool, AtomicU64, AtomicUsize, Ordering::Acquire, Ordering::Relaxed, Ordering::Release,
 };
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
-use pando_fabric::{Fabric, FabricError, MAX_SERVERS, MemoryServerId, Nanos, RegionInfo, Result};
+use pando_fabric::{Fabric, MemoryServerId, Nanos, RegionInfo, Result};
+use pando_member::{View, VolumeId};
+use pando_replica::Views;
 
-use crate::connect::{self, Destination};
-use crate::handshake::{LinkId, Protocol};
+use crate::connect::Destination;
+use crate::handshake::LinkId;
 use crate::secret::Secret;
 pub use endpoint::{TcpEndpoint, end_call};
 use keeper::Keeper;
 pub use keeper::{TcpLock, wait_for};
+use views::{Group, Watcher};
 
 /// Configuration of access to the memory servers of a pool.
 #[derive(Clone, Debug)]
@@ -93,6 +98,13 @@ impl Server {
     }
 }
 
+/// A view that verbs belong to.
+struct Entered {
+    epoch: u64,
+    /// The view, encoded.
+    bytes: Arc<[u8]>,
+}
+
 struct Shared {
     servers: Vec<Server>,
     infos: Vec<RegionInfo>,
@@ -106,6 +118,8 @@ struct Shared {
     leased_until: AtomicU64,
     /// A memory server said that this process was taken for dead.
     is_given_up: AtomicBool,
+    /// The servers as a group, if their memory has copies.
+    group: OnceLock<Arc<Group>>,
 }
 
 impl Shared {
@@ -115,6 +129,20 @@ impl Shared {
 
     fn deadline_ns(&self) -> Nanos {
         self.deadline.as_nanos() as Nanos
+    }
+
+    /// The server that knows which processes live.
+    fn home(&self) -> MemoryServerId {
+        let primary = self.group.get().and_then(|group| group.view().primary(VolumeId(0)));
+        primary.map_or(MemoryServerId(0), |copy| copy.server)
+    }
+
+    /// The servers that serve: all, or those in the view.
+    fn serving(&self) -> Vec<MemoryServerId> {
+        match self.group.get() {
+            Some(group) => group.view().members().collect(),
+            None => self.servers.iter().map(|server| server.number).collect(),
+        }
     }
 
     /// Identity of a new connection.
@@ -130,58 +158,28 @@ impl Shared {
 pub struct TcpFabric {
     shared: Arc<Shared>,
     _keeper: Arc<Keeper>,
+    watcher: Arc<Mutex<Option<Watcher>>>,
 }
 
 impl TcpFabric {
-    /// Connects to each memory server once.
+    /// Connects to each memory server once. If one of them says that they are a group, whose memory has copies, connects to
+    /// the servers of the group, and those that are not in the view need not answer.
     ///
     /// # Errors
     /// `Open` if there are no addresses or too many, one is invalid, or a server rejects this client;
     /// `System` if one cannot be reached.
     pub fn connect(config: TcpConfig) -> Result<Self> {
-        let TcpConfig { addresses, secret, deadline } = config;
-        let open_error = |reason: String| FabricError::Open { path: "tcp".to_owned(), reason };
-        if !(1..=MAX_SERVERS).contains(&addresses.len()) {
-            let count = addresses.len();
-            return Err(open_error(format!("{count} memory servers are not between 1 and {MAX_SERVERS}")));
-        }
-        let process = random_nonzero();
-        let links = AtomicU64::new(0);
-        let mut servers = Vec::with_capacity(addresses.len());
-        for (number, address) in (0..).zip(addresses) {
-            let destination = Destination { address: address.into(), protocol: Protocol::VERBS, number };
-            let id = LinkId { process, link: 1 + links.fetch_add(1, Relaxed) };
-            let (_, welcomed) = connect::connect(&destination, id, &secret, deadline)
-                .map_err(|error| error.when_opening(&destination))?;
-            servers.push(Server {
-                number: MemoryServerId(number),
-                destination,
-                region_len: welcomed.region_len,
-                body_max: welcomed.body_max,
-                incarnation: welcomed.incarnation,
-                made: AtomicUsize::new(0),
-                broken: Mutex::default(),
-                broken_count: AtomicUsize::new(0),
-                fenced_count: AtomicUsize::new(0),
-            });
-        }
-        let info = |server: &Server| RegionInfo { server: server.number, len: server.region_len };
-        let infos = servers.iter().map(info).collect();
-        let started = Instant::now();
-        let leased_until = AtomicU64::new(0);
-        let shared = Arc::new(Shared {
-            servers,
-            infos,
-            secret,
-            deadline,
-            process,
-            links,
-            started,
-            leased_until,
-            is_given_up: AtomicBool::new(false),
-        });
-        let keeper = Keeper::start(Arc::clone(&shared))?;
-        Ok(Self { shared, _keeper: Arc::new(keeper) })
+        open::connect(config)
+    }
+
+    /// The copies of the servers' memory, if they are a group.
+    pub fn views(&self) -> Option<Arc<dyn Views>> {
+        self.shared.group.get().map(|group| Arc::clone(group) as Arc<dyn Views>)
+    }
+
+    /// The newest view of the group that is known.
+    pub fn view(&self) -> Option<Arc<View>> {
+        self.shared.group.get().map(|group| group.view())
     }
 
     /// Number by which memory servers know this process.
@@ -266,6 +264,7 @@ pub(crate) fn connect_raw(
     id: LinkId,
     secret: &Secret,
 ) -> Result<std::net::TcpStream, impl std::error::Error + use<>> {
-    let destination = Destination { address: to.to_string().into(), protocol: Protocol::VERBS, number: 0 };
-    connect::connect(&destination, id, secret, Duration::from_secs(20)).map(|(stream, _)| stream)
+    let destination =
+        Destination { address: to.to_string().into(), protocol: crate::Protocol::VERBS, number: 0 };
+    crate::connect::connect(&destination, id, secret, Duration::from_secs(20)).map(|(stream, _)| stream)
 }

@@ -107,7 +107,8 @@ impl Gate {
 
 pub struct Clients {
     known: Mutex<Known>,
-    started: Instant,
+    /// Since when this server hears of all processes.
+    started: Mutex<Instant>,
     /// How long a process counts as present after its last request. After its last connection closed, only a
     /// part of that: a live process reconnects at once.
     grace: Duration,
@@ -184,7 +185,11 @@ impl Clients {
     }
 
     pub(super) fn with_fences(grace: Duration, fenced: Fences) -> Self {
-        Self { known: Mutex::new(Known { fenced, ..Known::default() }), started: Instant::now(), grace }
+        Self {
+            known: Mutex::new(Known { fenced, ..Known::default() }),
+            started: Mutex::new(Instant::now()),
+            grace,
+        }
     }
 
     fn known(&self) -> MutexGuard<'_, Known> {
@@ -255,13 +260,22 @@ impl Clients {
         if self.is_present(process) { lease.max(1) } else { 0 }
     }
 
+    fn started(&self) -> Instant {
+        *self.started.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Counts all processes as present for the grace from now on, because none was heard here before.
+    pub fn assume_presence(&self) {
+        *self.started.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
+    }
+
     /// Whether a process is present. A server that has just started assumes so.
     pub fn is_present(&self, process: u64) -> bool {
         let known = self.known();
         !known.fenced.contains(process)
             && (known.is_in_use(process, self.grace)
                 || known.left.get(&process).is_some_and(|since| since.elapsed() < self.grace / TO_COME_BACK)
-                || self.started.elapsed() < self.grace)
+                || self.started().elapsed() < self.grace)
     }
 
     /// Fences off connection `link` of `process`, or all present and future connections of the process if
@@ -319,12 +333,13 @@ mod tests {
     #[test]
     fn a_process_is_there_while_it_is_heard_and_a_moment_longer() {
         let mut clients = Clients::new(Duration::from_secs(1000));
-        clients.started = Instant::now().checked_sub(Duration::from_secs(2000)).expect("the clock is older");
+        let long_ago = Instant::now().checked_sub(Duration::from_secs(2000)).expect("the clock is older");
+        clients.started = Mutex::new(long_ago);
         let (a, b) = (enter(&clients, 1, 1), enter(&clients, 1, 2));
         clients.leave(&a);
         assert!(clients.is_present(1) && !clients.is_present(2));
         // It has a connection, but is silent.
-        b.gate.passage().heard = clients.started;
+        b.gate.passage().heard = long_ago;
         assert!(!clients.is_present(1));
         let passing = b.gate.pass().expect("it is open");
         assert!(clients.is_present(1), "a batch is under way");
@@ -332,7 +347,7 @@ mod tests {
         assert!(clients.is_present(1));
         clients.leave(&b);
         assert!(clients.is_present(1), "links break and are made again");
-        clients.known().left.insert(1, clients.started);
+        clients.known().left.insert(1, long_ago);
         assert!(!clients.is_present(1));
         // A young server assumes that every process was present recently.
         let clients = Clients::new(Duration::from_secs(1000));

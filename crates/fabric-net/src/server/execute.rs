@@ -63,7 +63,11 @@ fn attempt(
         Request::Reserve { offset, len } => memory.region.reserve(offset, len),
         Request::Persist { offset, len } => memory.region.persist(offset, len),
         Request::Ping => Ok(()),
-        Request::Fence { .. } | Request::Lock | Request::Present { .. } | Request::Pair { .. } => {
+        Request::Fence { .. }
+        | Request::Lock
+        | Request::Present { .. }
+        | Request::Pair { .. }
+        | Request::Group { .. } => {
             unreachable!("the connection does that itself")
         }
         verb => execute_verb(memory, verb, batch, out),

@@ -6,7 +6,9 @@
 mod calls;
 mod counters;
 mod execute;
+mod member;
 mod requests;
+mod rounds;
 
 use std::io;
 use std::net::{SocketAddr, TcpListener};
@@ -16,6 +18,7 @@ use std::time::Duration;
 
 use pando_fabric::{MAX_SERVERS, RequestHandler};
 use pando_fabric_local::ServedRegion;
+use pando_member::Terms;
 
 use crate::handshake::{Protocol, Rejection, Welcomed};
 use crate::secret::Secret;
@@ -25,6 +28,8 @@ use calls::Callee;
 pub use calls::Calls;
 use counters::ServerCounters;
 pub use counters::ServerCounts;
+use member::Member;
+use rounds::Rounds;
 
 /// Another way for clients to a memory server's memory, besides their connections: through a device.
 pub trait OtherWay: Send + Sync + std::fmt::Debug {
@@ -64,6 +69,13 @@ pub struct ServerConfig {
     pub input_max: usize,
     /// File that keeps the processes given up for dead for the next server of the same memory. Default: none.
     pub fences: Option<PathBuf>,
+    /// How long this server may serve copies of other servers' memory, and of its own, after it was last in contact with
+    /// most of them; and how long one of them may be silent before they go on without it. Default: 1 s.
+    pub lease: Duration,
+    /// File that keeps what this server has promised to its group. Default: none, for memory that ends with it.
+    pub acceptor: Option<PathBuf>,
+    /// Whether this server's memory may be part of a group with copies. Default: yes.
+    pub may_have_copies: bool,
     /// Way of one-sided verbs instead of connections, which then refuse them. Default: none.
     pub other_way: Option<Arc<dyn OtherWay>>,
 }
@@ -82,6 +94,9 @@ impl Default for ServerConfig {
             incarnation: 0,
             input_max: 256 << 20,
             fences: None,
+            lease: Duration::from_secs(1),
+            acceptor: None,
+            may_have_copies: true,
             other_way: None,
         }
     }
@@ -94,14 +109,23 @@ struct Memory {
     body_max: u32,
     incarnation: u64,
     other_way: Option<Arc<dyn OtherWay>>,
+    member: Arc<Member>,
+}
+
+/// State of a connection.
+#[derive(Default)]
+struct Progress {
+    /// Number of bytes already persisted by the PERSIST at the front of the input.
+    persisted: u64,
+    /// Epoch of the view that it has entered; 0 if none.
+    entered: u64,
 }
 
 impl Service for Memory {
     const PROTOCOL: Protocol = Protocol::VERBS;
     // Separate execution: the first request need not wait for the others.
     const GATHERS: bool = false;
-    /// Number of bytes already persisted by the PERSIST at the front of the input.
-    type State = u64;
+    type State = Progress;
     type Worker = ();
     type Error = io::Error;
 
@@ -118,7 +142,7 @@ impl Service for Memory {
         if usize::from(number) < MAX_SERVERS { Ok(()) } else { Err(Rejection::NotPando { wanted }) }
     }
 
-    fn turn(&self, core: &Core, (): &mut (), connections: &mut [Connection<u64>]) {
+    fn turn(&self, core: &Core, (): &mut (), connections: &mut [Connection<Progress>]) {
         for connection in connections {
             if let Err(end) = self.serve(core, connection) {
                 connection.end(end);
@@ -130,6 +154,7 @@ impl Service for Memory {
 /// A running memory server. Dropping it stops it.
 pub struct TcpServer {
     server: Server<Memory>,
+    _rounds: Rounds,
 }
 
 impl TcpServer {
@@ -147,9 +172,18 @@ impl TcpServer {
         let ServerConfig { secret, threads, clients_max, strangers_max, body_max, .. } = config;
         let ServerConfig { patience, busy_poll, grace, incarnation, input_max, fences, other_way, .. } =
             config;
+        let lease = config.lease.as_nanos() as u64;
+        let refusal = match (config.may_have_copies, &other_way) {
+            (_, Some(_)) => Some("memory that is reached by RDMA has no copies"),
+            (false, _) => Some("the memory of a device has no copies"),
+            (true, None) => None,
+        };
+        let terms = Terms { lease, suspect_after: lease };
+        let member = Arc::new(Member::new(incarnation, terms, config.acceptor, refusal)?);
+        let rounds = Rounds::start(Arc::clone(&member), secret.clone())?;
         let counters = ServerCounters::default();
         let callee = Arc::new(Callee { region: region.clone(), handler, body_max, counters });
-        let memory = Memory { region, callee, body_max, incarnation, other_way };
+        let memory = Memory { region, callee, body_max, incarnation, other_way, member };
         let settings = Settings {
             secret,
             threads,
@@ -161,7 +195,7 @@ impl TcpServer {
             input_max,
             fences,
         };
-        Ok(Self { server: Server::start(listener, memory, settings)? })
+        Ok(Self { server: Server::start(listener, memory, settings)?, _rounds: rounds })
     }
 
     /// The address it listens at.

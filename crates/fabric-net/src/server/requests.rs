@@ -9,10 +9,10 @@ use std::sync::Arc;
 use pando_fabric::codec::Put;
 use pando_fabric::{FabricError, MemoryServerId};
 
-use super::Memory;
 use super::calls::Calls;
 use super::counters::Batch;
 use super::execute::execute;
+use super::{Memory, Progress};
 use crate::handshake::LinkId;
 use crate::serve::{Connection, Core, End, Locked, OUTPUT_MAX};
 use crate::wire::{Op, ReplyEncoder, Request, decode_request, request_len};
@@ -32,7 +32,7 @@ enum Pause {
 
 impl Memory {
     /// Executes the complete requests and sends the replies.
-    pub(super) fn serve(&self, core: &Core, connection: &mut Connection<u64>) -> Result<(), End> {
+    pub(super) fn serve(&self, core: &Core, connection: &mut Connection<Progress>) -> Result<(), End> {
         // Each iteration executes at least one request or ends.
         loop {
             let goes_on = self.take_requests(core, connection)?;
@@ -45,11 +45,15 @@ impl Memory {
 
     /// Executes requests until none is complete or enough replies are waiting. Returns whether more may
     /// follow once these are sent.
-    fn take_requests(&self, core: &Core, connection: &mut Connection<u64>) -> Result<bool, End> {
-        let (client, persisted, input, output) = connection.parts();
+    fn take_requests(&self, core: &Core, connection: &mut Connection<Progress>) -> Result<bool, End> {
+        let (client, progress, input, output) = connection.parts();
         let number = MemoryServerId(client.number);
         let mut pass = client.gate.pass().ok_or(End::Fenced)?;
         let (mut batch, mut taken) = (Batch::default(), 0);
+        let mut allowed = self.member.allowed();
+        if self.member.became_home() {
+            core.clients.assume_presence();
+        }
         let pause = loop {
             if output.len() > OUTPUT_MAX {
                 break Ok(Pause::Nothing { wants_more: false });
@@ -75,6 +79,10 @@ impl Memory {
                     }
                     continue;
                 }
+                Request::Lock | Request::Present { .. } if allowed.check_home(number).is_err() => {
+                    let refused = allowed.check_home(number);
+                    reply(output, request.op(), refused.as_ref().map(|()| &[][..]));
+                }
                 Request::Lock => {
                     let locked = core.clients.lock(client).map(|locked| match locked {
                         Locked::No => 0,
@@ -91,17 +99,34 @@ impl Memory {
                         pass.keep(other_way);
                     }
                 }
-                Request::Persist { offset, len } if len > PERSIST => {
-                    if self.persist_some(offset, len, persisted, output) {
-                        taken += used;
+                Request::Group { kind, body } => {
+                    if !self.member.was_allowed(&allowed) {
+                        break Err(End::Fenced);
                     }
-                    break Ok(Pause::Turn);
+                    let answered = self.member.answer(number, kind, body, &mut progress.entered);
+                    reply(output, Op::Group, answered.as_deref());
+                    allowed = self.member.allowed();
                 }
-                request => execute(self, number, request, &mut batch, output),
+                request => match allowed.check(progress.entered, number, &request) {
+                    Err(error) => reply(output, request.op(), Err(&error)),
+                    Ok(()) => match request {
+                        Request::Persist { offset, len } if len > PERSIST => {
+                            if self.persist_some(offset, len, &mut progress.persisted, output) {
+                                taken += used;
+                            }
+                            break Ok(Pause::Turn);
+                        }
+                        request => execute(self, number, request, &mut batch, output),
+                    },
+                },
             }
             taken += used;
         };
         drop(pass);
+        if !self.member.was_allowed(&allowed) {
+            // Another server may have served these bytes meanwhile.
+            return Err(End::Fenced);
+        }
         self.callee.counters.add(batch);
         connection.take(taken);
         let pause = pause?;
@@ -163,6 +188,18 @@ impl Memory {
                 None
             }
         }
+    }
+}
+
+/// Answers a request by bytes, or by an error.
+fn reply(out: &mut Vec<u8>, op: Op, answered: Result<&[u8], &FabricError>) {
+    let reply = ReplyEncoder::begin(out, op);
+    match answered {
+        Ok(bytes) => {
+            out.extend_from_slice(bytes);
+            reply.finish(out);
+        }
+        Err(error) => reply.fail(out, error),
     }
 }
 

@@ -15,7 +15,7 @@ use pando::VerbCounts;
 use pando_dex::MemorySide;
 use pando_pool::{Pool, PoolOptions};
 use pando_rt::block_on;
-use pando_sim::{SimConfig, SimEndpoint, SimFabric};
+use pando_sim::{SimConfig, SimFabric};
 use pando_workload::OpStream;
 
 use super::driver::Driver;
@@ -23,12 +23,14 @@ use super::load::{Generated, Interruptible, boundaries};
 use super::testbed::{PhaseResult, Stage, Testbed};
 use super::verify::{self, FinalScan};
 use super::{BenchError, BenchSpec, Length};
+use crate::copies::{Copies, SimEndpoint};
 use crate::under_test::peers::{PeerTree, Peers};
 use crate::under_test::{Audited, Client, EndpointPort, Port, SimPort, SystemCounts, SystemUnderTest};
 
 /// An index on a simulated cluster.
 pub(crate) struct Simulated<S> {
     fabric: SimFabric,
+    copies: Copies,
     /// Ports of all threads, those of compute server 0 first. All phases use the same ones, since each has
     /// its core.
     threads: Mutex<Vec<SimPort>>,
@@ -53,7 +55,7 @@ pub(crate) fn open_peers<T: PeerTree + Send>(
 /// Makes a simulated cluster with `servers` compute servers.
 pub(crate) fn make_fabric(spec: &BenchSpec, servers: usize) -> Result<SimFabric, BenchError> {
     let fabric = SimFabric::new(&SimConfig {
-        regions: vec![spec.memory_server_bytes(); spec.memory_servers],
+        regions: vec![spec.memory_server_bytes() * spec.replicas as u64; spec.memory_servers],
         compute_servers: servers,
         seed: spec.seed,
         model: spec.cluster_model(),
@@ -70,16 +72,19 @@ impl<S: SystemUnderTest<SimPort> + Send> Simulated<S> {
     ) -> Result<Self, BenchError> {
         let Stage { spec, shared, .. } = *stage;
         let fabric = make_fabric(spec, spec.compute_servers)?;
-        let seeds = Seeds::new(spec.seed);
+        let (seeds, copies) = (Seeds::new(spec.seed), Copies::new(&fabric, spec.replicas, None));
         let system = stage.watched(|| {
-            let ep = &fabric.direct(seeds.next());
+            let ep = &copies.endpoint(fabric.direct(seeds.next()));
             let pool = block_on(ep, Pool::create(ep, PoolOptions::embedded())).map_err(pando::Error::from)?;
             let source = Interruptible::new(Generated::new(shared.keys, shared.values, 1), shared);
             load(ep, pool, boundaries(&shared.keys, spec.compute_servers), &source)
         })?;
-        let thread = |number| EndpointPort::simulated(fabric.thread(number / spec.threads, seeds.next()));
+        let thread = |number| {
+            let ep = fabric.thread(number / spec.threads, seeds.next());
+            EndpointPort::simulated(copies.endpoint(ep))
+        };
         let threads = Mutex::new((0..spec.total_threads()).map(thread).collect());
-        Ok(Self { fabric, threads, system, seeds })
+        Ok(Self { fabric, copies, threads, system, seeds })
     }
 }
 
@@ -95,7 +100,7 @@ impl<S: SystemUnderTest<SimPort>> Testbed for Simulated<S> {
         let tasks: Vec<_> = stage.tasks(streams, length, self.fabric.now()).collect();
         let threads = stage.watched(|| {
             let ports = self.threads.lock().unwrap_or_else(PoisonError::into_inner);
-            let endpoints: Vec<&SimEndpoint> = ports.iter().map(|port| &port.ep).collect();
+            let endpoints: Vec<_> = ports.iter().map(|port| port.ep.below()).collect();
             let verbs: Vec<VerbCounts> = ports.iter().map(SimPort::verbs).collect();
             let own: Vec<S::Thread> =
                 (0..ports.len()).map(|thread| system.begin_thread(thread / spec.threads)).collect();
@@ -148,7 +153,7 @@ impl<S: SystemUnderTest<SimPort>> Testbed for Simulated<S> {
 impl<S> Simulated<S> {
     /// A port that takes no virtual time.
     fn direct(&self) -> SimPort {
-        EndpointPort::simulated(self.fabric.direct(self.seeds.next()))
+        EndpointPort::simulated(self.copies.endpoint(self.fabric.direct(self.seeds.next())))
     }
 }
 

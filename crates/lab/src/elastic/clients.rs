@@ -9,11 +9,11 @@ use std::collections::VecDeque;
 
 use pando_dex::layout::Layout;
 use pando_fabric::{Endpoint, Nanos};
-use pando_sim::SimEndpoint;
 use pando_workload::{KeyCodec, Op, OpStream, Rng, loaded_key};
 
 use super::{Clients, ElasticSpec, Spread};
 use crate::bench::{Source, Watch};
+use crate::copies::SimEndpoint;
 use crate::under_test::dex::Dex;
 use crate::under_test::{Client, SimPort};
 

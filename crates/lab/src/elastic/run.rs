@@ -9,7 +9,7 @@ use pando::VerbCounts;
 use pando_dex::layout::fixed::FixedLayout;
 use pando_pool::{Pool, PoolOptions};
 use pando_rt::block_on;
-use pando_sim::{SimEndpoint, SimFabric};
+use pando_sim::SimFabric;
 use pando_workload::{Lane as StreamLane, OpStream, Rng};
 
 use super::clients::{Clientele, Ground};
@@ -17,6 +17,7 @@ use super::movers::{Mover, Work};
 use super::{ElasticReport, ElasticSpec, Spread};
 use crate::bench::load::{Generated, boundaries};
 use crate::bench::{BenchError, Driver, PhaseResult, Quota, Series, Shared, Task, Watch, make_fabric};
+use crate::copies::{Copies, SimEndpoint};
 use crate::under_test::dex::{Dex, DexThread};
 use crate::under_test::{Client, EndpointPort, SimPort, SystemUnderTest};
 
@@ -38,7 +39,8 @@ pub fn run(spec: &ElasticSpec, watch: &dyn Watch) -> Result<ElasticReport, Bench
     spec.validate()?;
     let bench = spec.bench();
     let fabric = make_fabric(&bench, spec.all_servers())?;
-    let ep = fabric.direct(spec.seed);
+    let copies = Copies::none();
+    let ep = copies.endpoint(fabric.direct(spec.seed));
     let dex = load(spec, &ep)?;
     let movers = 1 + if spec.moves.is_empty() { 0 } else { spec.flush_workers - 1 };
     let source = spec.moves.first().map_or(0, |step| step.from);
@@ -46,14 +48,15 @@ pub fn run(spec: &ElasticSpec, watch: &dyn Watch) -> Result<ElasticReport, Bench
     let ports: Vec<SimPort> = (0..workers + movers)
         .map(|thread| {
             let server = if thread < workers { thread / spec.threads } else { source };
-            EndpointPort::simulated(fabric.thread(server, spec.seed.wrapping_add(1 + thread as u64)))
+            let seed = spec.seed.wrapping_add(1 + thread as u64);
+            EndpointPort::simulated(copies.endpoint(fabric.thread(server, seed)))
         })
         .collect();
     let mut report = measure(spec, watch, &fabric, &dex, &ports)?;
     if watch.interrupted() {
         return Err(BenchError::Interrupted);
     }
-    let audited = dex.audit(&|| Ok(EndpointPort::simulated(fabric.direct(spec.seed))))?;
+    let audited = dex.audit(&|| Ok(EndpointPort::simulated(copies.endpoint(fabric.direct(spec.seed)))))?;
     report.audit_violations = audited.violation_count;
     report.complaints.extend(audited.violations.into_iter().take(3));
     Ok(report)
@@ -100,7 +103,7 @@ fn measure(
             None => Role::Moves(mover),
         });
     }
-    let threads: Vec<&SimEndpoint> = ports.iter().map(|port| &port.ep).collect();
+    let threads: Vec<_> = ports.iter().map(|port| port.ep.below()).collect();
     fabric.run(&threads, 1, |thread, _| {
         let role = &roles[thread];
         async move {

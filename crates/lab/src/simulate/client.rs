@@ -12,13 +12,13 @@ use std::task::{Context, Poll};
 
 use pando_dex::ScanRange;
 use pando_fabric::{Endpoint, Nanos};
-use pando_sim::SimEndpoint;
 
 use super::history::{Answer, Book, Entries, Failure, Key, Op, Scan};
 use super::index::Index;
 use super::keys::draw_value;
 use super::linear::Value;
 use super::setup::{Mix, PATIENCE_NS, Setup, Skew};
+use crate::copies::SimEndpoint;
 
 /// Keys that a scan may pass within the bound of an operation on one key. It is small: with tiny nodes and
 /// caches, most leaves have one key, and each may wait for a frame.

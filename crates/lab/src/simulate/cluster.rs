@@ -11,13 +11,14 @@ use pando_fabric::{Fabric, FabricError};
 use pando_pool::{AttachOptions, Pool, PoolError, PoolOptions};
 use pando_rt::block_on;
 use pando_sherman::ShermanError;
-use pando_sim::{ModelError, SimConfig, SimEndpoint, SimFabric};
+use pando_sim::{ModelError, SimConfig, SimFabric};
 use pando_smart::SmartError;
 
 use super::history::Book;
 use super::keys::draw_value;
 use super::processes::Processes;
 use super::setup::{PATIENCE_NS, Setup, Start, random_of};
+use crate::copies::{Copies, Loss, SimEndpoint};
 
 /// Number of the index in its pool.
 pub const INDEX: u32 = 7;
@@ -49,6 +50,8 @@ pub enum ClusterError {
 /// A simulated cluster.
 pub struct Cluster {
     pub fabric: SimFabric,
+    pub copies: Copies,
+    pub loss: Option<Loss>,
     pub pool: Pool,
     pub processes: Processes,
 }
@@ -58,13 +61,15 @@ impl Cluster {
     pub fn new(setup: &Setup) -> Result<(Self, SimEndpoint), ClusterError> {
         let region = if setup.deaths() > 0 { REGION_OF_DEAD } else { REGION };
         let fabric = SimFabric::new(&SimConfig {
-            regions: vec![region; setup.memory_servers],
+            regions: vec![region * setup.copies as u64; setup.memory_servers],
             compute_servers: setup.all_compute_servers(),
             seed: setup.seed,
             model: setup.model(),
         })?;
         fabric.set_handler(Arc::new(MemorySide::default()));
-        let ep = fabric.endpoint(setup.seed)?;
+        let loss = setup.loss(fabric.now(), setup.span());
+        let copies = Copies::new(&fabric, setup.copies, loss);
+        let ep = copies.endpoint(fabric.endpoint(setup.seed)?);
         let processes = Processes::default();
         let attached = match setup.faults.cuts_off() {
             _ if setup.deaths() > 0 => processes.attach_options(setup, processes.begin()),
@@ -76,7 +81,7 @@ impl Cluster {
             options = options.chunk_size(CHUNK_OF_DEAD);
         }
         let pool = block_on(&ep, Pool::create(&ep, options))?;
-        Ok((Self { fabric, pool, processes }, ep))
+        Ok((Self { fabric, copies, loss, pool, processes }, ep))
     }
 }
 

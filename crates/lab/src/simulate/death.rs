@@ -22,7 +22,6 @@ use pando_log::{Contents, Log, LogError, Options, Shape, Space};
 use pando_pool::lock::lock_owner;
 use pando_pool::{LogChange, Pool, PoolError};
 use pando_rt::block_on;
-use pando_sim::SimEndpoint;
 
 use super::case_dex::DexCase;
 use super::client::{Client, within};
@@ -30,6 +29,7 @@ use super::cluster::INDEX;
 use super::dex::{Dex, Life};
 use super::processes::Processes;
 use super::setup::{PATIENCE_NS, Setup};
+use crate::copies::SimEndpoint;
 
 /// Segments of a lane at least; so small a log goes round often.
 const SEGMENTS_MIN: u64 = 4;

@@ -22,7 +22,6 @@ use pando_fabric::{Endpoint, GlobalAddr, Nanos};
 use pando_log::LogError;
 use pando_pool::Pool;
 use pando_rt::block_on;
-use pando_sim::SimEndpoint;
 
 use super::case_dex::DexCase;
 use super::client::{Client, Gathered, within};
@@ -36,6 +35,7 @@ use super::moves::KeyMove;
 use super::pool_audit::{Used, twice_or_free};
 use super::processes::Processes;
 use super::setup::{PATIENCE_NS, Setup};
+use crate::copies::SimEndpoint;
 use crate::under_test::dex::Assembly;
 
 /// DEX with all its compute servers.

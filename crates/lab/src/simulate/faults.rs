@@ -1,8 +1,8 @@
 //! Kinds of faults that may occur, and those that a seed has.
 //!
 //! The caller names the kinds. A seed takes or omits each of them, and draws the times of faults
-//! ([`pando_sim::FaultPlan`]). All faults end; a compute server that dies has an heir. Lost memory is not offered, since
-//! there is no second copy.
+//! ([`pando_sim::FaultPlan`]). All faults end, but for two: a compute server that dies has an heir, and a memory server
+//! that is lost has copies.
 
 use std::fmt;
 use std::str::FromStr;
@@ -20,6 +20,8 @@ const CUT_OFF: &str = "cut-off";
 const PREEMPT: &str = "preempt";
 /// Name of the kind that ends the process of a compute server, which has a log and an heir.
 const DEATH: &str = "kill-compute";
+/// Name of the kind that ends a memory server, of which there are copies.
+const LOSS: &str = "kill-memory";
 
 /// Maximum number of faults in one run.
 const FAULTS_MAX: u64 = 6;
@@ -39,6 +41,9 @@ impl FaultSet {
     const PREEMPT: Self = Self(1 << (KINDS.len() + 1));
     /// The compute server dies, and an heir goes on; not a fault of the cluster.
     const DEATH: Self = Self(1 << (KINDS.len() + 2));
+
+    /// A memory server is lost, and others have copies.
+    const LOSS: Self = Self(1 << (KINDS.len() + 3));
 
     pub fn of(kind: FaultKind) -> Self {
         Self(
@@ -74,11 +79,17 @@ impl FaultSet {
         self.0 & Self::DEATH.0 != 0
     }
 
+    /// Whether a memory server may be lost.
+    pub fn kills_memory(self) -> bool {
+        self.0 & Self::LOSS.0 != 0
+    }
+
     fn names(self) -> impl Iterator<Item = &'static str> {
         let others = [
             self.cuts_off().then_some(CUT_OFF),
             self.preempts().then_some(PREEMPT),
             self.kills_compute().then_some(DEATH),
+            self.kills_memory().then_some(LOSS),
         ];
         self.kinds().map(FaultKind::name).chain(others.into_iter().flatten())
     }
@@ -132,10 +143,12 @@ impl FromStr for FaultSet {
                 CUT_OFF => Self::CUT_OFF.0,
                 PREEMPT => Self::PREEMPT.0,
                 DEATH => Self::DEATH.0,
+                LOSS => Self::LOSS.0,
                 _ => match KINDS.iter().find(|kind| kind.name() == name) {
                     Some(kind) => Self::of(*kind).0,
                     None => {
-                        let known = Self(Self::ALL.0 | Self::CUT_OFF.0 | Self::PREEMPT.0).names();
+                        let known =
+                            Self(Self::ALL.0 | Self::CUT_OFF.0 | Self::PREEMPT.0 | Self::LOSS.0).names();
                         let known = known.collect::<Vec<_>>().join(", ");
                         return Err(format!(
                             "`{name}` is no fault of a simulation; there are {known}, all and none"
@@ -154,13 +167,18 @@ mod tests {
 
     #[test]
     fn a_list_of_faults_comes_back_as_it_was_written() {
-        for text in
-            ["none", "all", "torn", "spikes,stop,lost-answers", "kill-compute", "torn,cut-off,preempt"]
-        {
+        for text in [
+            "none",
+            "all",
+            "torn",
+            "spikes,stop,lost-answers",
+            "kill-compute,kill-memory",
+            "torn,cut-off,preempt",
+        ] {
             assert_eq!(text.parse::<FaultSet>().expect(text).to_string(), text);
         }
         assert_eq!("stop,torn,stop".parse::<FaultSet>().expect("valid").to_string(), "torn,stop");
-        for text in ["", "tornado", "torn,none", "torn, stop", "kill-memory"] {
+        for text in ["", "tornado", "torn,none", "torn, stop"] {
             let error = text.parse::<FaultSet>().expect_err(text);
             assert!(error.contains("is no fault"), "{error}");
         }

@@ -5,11 +5,11 @@
 //! systems.
 
 use pando_dex::ScanRange;
-use pando_sim::SimEndpoint;
 
 use super::client::{Client, Gathered};
 use super::cluster::ClusterError;
 use super::history::{Answer, Key, Op};
+use crate::copies::SimEndpoint;
 
 /// An index under test.
 #[allow(async_fn_in_trait, reason = "everything runs on one thread")]

@@ -9,7 +9,7 @@ use pando_fabric::Nanos;
 use pando_pool::Pool;
 use pando_rt::block_on;
 use pando_sherman::{Config, Shape, Sherman, ShermanError};
-use pando_sim::{FaultKind, SimEndpoint};
+use pando_sim::FaultKind;
 use pando_smart::{CreateOptions, Smart, SmartConfig, SmartError};
 
 use super::case_peers::{ShermanCase, SmartCase};
@@ -19,6 +19,7 @@ use super::history::{Answer, Book, Key, Op};
 use super::index::Index;
 use super::setup::{PATIENCE_NS, Setup};
 use crate::bench::BenchSpec;
+use crate::copies::SimEndpoint;
 use crate::under_test::peers::{BlockFault, Blocks, PeerTree, allocated, check_blocks};
 use crate::under_test::{Audited, sherman, smart};
 
@@ -92,7 +93,7 @@ impl<T: SimulatedPeer> Peer<T> {
             block_on(ep, views[0].load(&spec, ep, entries.into_iter())).map_err(Into::into)?;
         }
         let losing = [FaultKind::LostAnswers, FaultKind::Disconnect, FaultKind::Stop, FaultKind::Kill];
-        let loses_answers = losing.into_iter().any(|fault| setup.faults.has(fault));
+        let loses_answers = setup.copies > 1 || losing.into_iter().any(|fault| setup.faults.has(fault));
         Ok(Self { pool, views, boundaries, blocks_before, threads: setup.threads, loses_answers })
     }
 

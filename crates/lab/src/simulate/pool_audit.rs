@@ -24,7 +24,7 @@ use super::pool_process::Process;
 pub type Used = Vec<(GlobalAddr, u64)>;
 
 /// Blocks that are used twice, or used and free, as far as `pool` can tell.
-pub async fn twice_or_free(ep: &SimEndpoint, pool: &Pool, mut used: Used) -> PoolResult<Vec<String>> {
+pub async fn twice_or_free<E: Endpoint>(ep: &E, pool: &Pool, mut used: Used) -> PoolResult<Vec<String>> {
     used.sort_unstable();
     let twice = used.windows(2).filter(|pair| pair[0].0 == pair[1].0);
     let mut wrong: Vec<_> = twice.map(|pair| format!("the block at {} is used twice", pair[0].0)).collect();

@@ -14,7 +14,7 @@ use pando_dex::layout::slotted::SlottedLayout;
 use pando_fabric::{Endpoint, Nanos, Work};
 use pando_rt::block_on;
 use pando_sherman::Sherman;
-use pando_sim::{FaultBounds, FaultPlan, SimEndpoint};
+use pando_sim::{Fault, FaultBounds, FaultPlan};
 use pando_smart::Smart;
 use serde::Serialize;
 
@@ -33,6 +33,7 @@ use super::pool_case::serialize_setup;
 use super::pool_run::run_pool;
 use super::setup::{Case, PATIENCE_NS, Setup, random_of};
 use super::systems::Systems;
+use crate::copies::{Loss, SimEndpoint};
 
 /// Operations of each slot after the last fault.
 const CALM_OPERATIONS: usize = 8;
@@ -167,16 +168,20 @@ fn run_on<I: Index + 'static>(
         .map(|thread| {
             let seed = setup.seed.wrapping_mul(1_000).wrapping_add(thread as u64);
             let ep = cluster.fabric.thread(thread % setup.all_compute_servers(), seed);
+            let ep = cluster.copies.endpoint(ep);
             let (setup, index, book) = (Rc::clone(&shared_setup), Rc::clone(&index), Rc::clone(&book));
             Rc::new(Client::new(setup, index, book, ep, thread as u32))
         })
         .collect();
     // 3. Plan the faults. Cut-offs last as long as the operations, and their leftovers need rests.
-    let plan = plan_faults(setup, began);
+    let plan = plan_faults(setup, began, cluster.loss);
     cluster.fabric.plan(&plan);
     let (mut faulty_until, mut rest) = (end_of(&plan), 0);
+    if let Some(loss) = cluster.loss {
+        faulty_until = faulty_until.max(loss.is_over());
+    }
     if setup.faults.cuts_off() {
-        (faulty_until, rest) = (faulty_until.max(began + span_of(setup)), RESTS * REST_NS);
+        (faulty_until, rest) = (faulty_until.max(began + setup.span()), RESTS * REST_NS);
         book.cuts_left.set(CUTS_MAX);
         book.waits.set(WAITS_FOR_LEFTOVERS);
     }
@@ -184,7 +189,7 @@ fn run_on<I: Index + 'static>(
         *book.deaths.borrow_mut() = plan_deaths(setup, began);
         // Threads notice the last ones within this time, and heirs have come.
         let deaths = setup.deaths() as Nanos * HEIRS_NS;
-        faulty_until = faulty_until.max(began + span_of(setup) + deaths + LAST_HEIRS_NS);
+        faulty_until = faulty_until.max(began + setup.span() + deaths + LAST_HEIRS_NS);
         rest = rest.max(PATIENCE_NS);
     }
     let calm = faulty_until + rest;
@@ -198,7 +203,8 @@ fn run_on<I: Index + 'static>(
     // 6. Audit the index, unless an error that time does not heal was found.
     let mut audit = Vec::new();
     if !book.is_over.get() {
-        let wrong = index.audit(&cluster.fabric.direct(setup.seed), book.has_failures())?;
+        let wrong =
+            index.audit(&cluster.copies.endpoint(cluster.fabric.direct(setup.seed)), book.has_failures())?;
         let told = |what| Violation { kind: Kind::Audit, what, excerpt: String::new() };
         audit.extend(wrong.into_iter().take(5).map(told));
     }
@@ -213,10 +219,10 @@ fn run_on<I: Index + 'static>(
 struct Thread<I: Index>(Rc<Client<I>>);
 
 impl<I: Index> Deref for Thread<I> {
-    type Target = SimEndpoint;
+    type Target = pando_sim::SimEndpoint;
 
-    fn deref(&self) -> &SimEndpoint {
-        &self.0.ep
+    fn deref(&self) -> &pando_sim::SimEndpoint {
+        self.0.ep.below()
     }
 }
 
@@ -224,7 +230,7 @@ impl<I: Index> Deref for Thread<I> {
 fn run_all<I: Index + 'static>(setup: &Setup, cluster: &Cluster, clients: &[Rc<Client<I>>], calm: Nanos) {
     let make = |thread: usize, slot| work(Rc::clone(&clients[thread]), calm, slot);
     let Some(preemption) = setup.preemption else {
-        let endpoints: Vec<_> = clients.iter().map(|client| &client.ep).collect();
+        let endpoints: Vec<_> = clients.iter().map(|client| client.ep.below()).collect();
         cluster.fabric.run(&endpoints, setup.slots, make);
         return;
     };
@@ -301,30 +307,36 @@ fn look_at_everything<I: Index>(client: &Client<I>) {
     }
 }
 
-/// Approximate duration of the operations without faults.
-fn span_of(setup: &Setup) -> Nanos {
-    (setup.operations_per_slot() as f64 * 8_000.0 * setup.latency_scale) as Nanos
-}
-
 /// Draws the times at which compute servers die, and which, the first one last.
 fn plan_deaths(setup: &Setup, began: Nanos) -> Vec<(Nanos, usize)> {
     let random = random_of(setup.seed, "deaths of the run");
-    let mut times: Vec<_> = (0..setup.deaths()).map(|_| began + random.next() % span_of(setup)).collect();
+    let mut times: Vec<_> = (0..setup.deaths()).map(|_| began + random.next() % setup.span()).collect();
     times.sort_unstable_by(|a, b| b.cmp(a));
     times.into_iter().map(|at| (at, (random.next() >> 32) as usize % setup.compute_servers)).collect()
 }
 
 /// Draws the faults during the operations.
-fn plan_faults(setup: &Setup, began: Nanos) -> FaultPlan {
+fn plan_faults(setup: &Setup, began: Nanos, loss: Option<Loss>) -> FaultPlan {
     let bounds = FaultBounds {
         compute_servers: setup.all_compute_servers(),
         memory_servers: setup.memory_servers,
         from: began + 1,
-        until: began + 2 + span_of(setup),
+        until: began + 2 + setup.span(),
         faults: 0,
         usual: setup.model().faults,
     };
-    setup.faults.plan(&random_of(setup.seed, "faults of the run"), bounds)
+    let mut plan = setup.faults.plan(&random_of(setup.seed, "faults of the run"), bounds);
+    if let Some(Loss { server: lost, at: end }) = loss {
+        // It does not come back, not even with its memory.
+        let of_lost = |fault: &Fault| match fault {
+            Fault::Stop { server } | Fault::Resume { server } | Fault::Kill { server } => *server == lost,
+            Fault::Restart { server, .. } => *server == lost,
+            _ => false,
+        };
+        plan.faults.retain(|(at, fault)| *at < end || !of_lost(fault));
+        plan.faults.push((end, Fault::Kill { server: lost }));
+    }
+    plan
 }
 
 /// Lets some virtual time pass.

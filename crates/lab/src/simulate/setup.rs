@@ -4,7 +4,8 @@
 //! Each aspect is drawn from its own random numbers, so a new aspect does not change the others of existing
 //! seeds.
 
-use pando_fabric::{Nanos, Random};
+use pando_dex::OffloadPolicy;
+use pando_fabric::{MemoryServerId, Nanos, Random};
 use pando_sim::{FaultKind, Faults, Model, Preemption};
 use serde::Serialize;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
@@ -16,6 +17,7 @@ use super::keys::{KeyStyle, Sizes};
 use super::pool_case::PoolCase;
 use super::systems::{POOL, Systems};
 use crate::bench::System;
+use crate::copies::Loss;
 
 /// Entries of the index before the operations begin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -89,6 +91,9 @@ pub struct Setup {
     pub torn_share: f64,
     pub latency_scale: f64,
     pub faults: FaultSet,
+    /// Copies of each memory server.
+    #[serde(skip_serializing_if = "is_one")]
+    pub copies: usize,
     /// Preemption of threads while they compute; `None` without it.
     pub preemption: Option<Preemption>,
     #[serde(flatten)]
@@ -111,6 +116,10 @@ impl Draw {
 
     pub fn one_of<T: Copy>(&self, choices: &[T]) -> T {
         choices[(self.0.next() >> 32) as usize % choices.len()]
+    }
+
+    pub fn below(&self, end: u64) -> u64 {
+        (self.0.next() >> 16) % end
     }
 
     /// Sizes of keys and values of which a node has room for four, or for three beside two fences.
@@ -140,11 +149,12 @@ impl Setup {
         if systems.are_pools() {
             return Self::draw_pool(seed, faults);
         }
-        match systems.draw(seed) {
+        let setup = match systems.draw(seed) {
             System::Sherman(setup) => Self::draw_sherman(seed, setup, faults),
             System::Smart(setup) => Self::draw_smart(seed, setup, faults),
             _ => Self::draw_dex(seed, faults),
-        }
+        };
+        setup.with_copies()
     }
 
     /// Draws all that does not depend on the system, around the case that a subtree level of the seed gives.
@@ -186,8 +196,29 @@ impl Setup {
             torn_share: if faults.has(FaultKind::Torn) { torn.one_of(&[0.01, 0.1, 0.5, 1.0]) } else { 0.0 },
             latency_scale: Draw::of(seed, "network").one_of(&[0.2, 1.0, 1.0, 5.0]),
             faults,
+            copies: 1,
             preemption: faults.preempts().then(|| draw_preemption(seed)),
         }
+    }
+
+    /// If the seed may lose a memory server: with copies of all of them.
+    pub(super) fn with_copies(mut self) -> Self {
+        if self.faults.kills_memory() {
+            self.copies = Draw::of(self.seed, "copies").one_of(&[2, 2, 3]);
+            self.memory_servers = self.memory_servers.max(self.copies);
+            if let Case::Dex(case) = &mut self.case {
+                case.offload.policy = OffloadPolicy::Never;
+            }
+        }
+        self
+    }
+
+    /// The memory server that is lost, and when, in a run whose operations take `span` from `began` on.
+    pub fn loss(&self, began: Nanos, span: Nanos) -> Option<Loss> {
+        let draw = Draw::of(self.seed, "loss");
+        let is_lost = self.copies > 1 && draw.one_of(&[true, true, true, false]);
+        let server = MemoryServerId(draw.below(self.memory_servers as u64) as u16);
+        is_lost.then(|| Loss { server, at: began + 1 + draw.below(span) })
     }
 
     /// Name of the simulated system.
@@ -248,10 +279,20 @@ impl Setup {
         }
     }
 
+    /// Approximate duration of the operations without faults.
+    pub fn span(&self) -> Nanos {
+        (self.operations_per_slot() as f64 * 8_000.0 * self.latency_scale) as Nanos
+    }
+
     /// Operations of each slot.
     pub fn operations_per_slot(&self) -> usize {
         self.operations.div_ceil(self.threads * self.slots as usize)
     }
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "serde passes references")]
+fn is_one(number: &usize) -> bool {
+    *number == 1
 }
 
 /// Preempts one in 8 to 512 times, for up to 5 to 400 µs: the time of two to a hundred verbs and more.

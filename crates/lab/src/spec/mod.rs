@@ -105,6 +105,9 @@ pub struct BenchSpec {
     /// What survives the end of a compute server. The simulated cluster has logs that are not persisted, or none.
     #[serde(serialize_with = "as_text", skip_serializing_if = "is_off")]
     pub durability: Durability,
+    /// Copies of each memory server, on the simulated cluster.
+    #[serde(skip_serializing_if = "is_one")]
+    pub replicas: usize,
     pub node_size: usize,
     /// Level M: each subtree rooted at this level lies on one memory server.
     pub subtree_level: u8,
@@ -174,6 +177,7 @@ impl Default for BenchSpec {
             read_ahead: pando::READ_AHEAD,
             offload: OffloadPolicy::Never,
             durability: Durability::Off,
+            replicas: 1,
             node_size: 1024,
             subtree_level: 3,
             layout: LayoutChoice::Auto,
@@ -413,6 +417,7 @@ impl BenchSpec {
         if self.durability != Durability::Off {
             self.validate_log()?;
         }
+        self.validate_replicas()?;
         if self.system != System::Dex && self.balance_every_ns.is_some() {
             return invalid("boundaries are moved while they are used in the system dex only");
         }
@@ -469,6 +474,22 @@ impl BenchSpec {
         Err(BenchError::Invalid(wrong.to_owned()))
     }
 
+    fn validate_replicas(&self) -> Result<(), BenchError> {
+        let wrong = match self.replicas {
+            1 => return Ok(()),
+            _ if self.fabric != FabricKind::Sim => {
+                "copies of memory servers are measured on the sim fabric only"
+            }
+            0 => "each memory server has at least one copy: its own",
+            more if more > self.memory_servers => {
+                "each copy of a memory server needs a memory server of its own"
+            }
+            _ if self.offload != OffloadPolicy::Never => "memory servers with copies execute no operations",
+            _ => return Ok(()),
+        };
+        Err(BenchError::Invalid(wrong.to_owned()))
+    }
+
     fn validate_balance(&self) -> Result<(), BenchError> {
         let Some(every_ns) = self.balance_every_ns else { return Ok(()) };
         let invalid = |sentence: String| Err(BenchError::Invalid(sentence));
@@ -496,6 +517,11 @@ fn scan_length<S: Serializer>(length: &Option<ScanLength>, serializer: S) -> Res
         Some(ScanLength::Uniform { min, max }) => serializer.serialize_str(&format!("{min}-{max}")),
         None => serializer.serialize_none(),
     }
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "serde passes references")]
+fn is_one(number: &usize) -> bool {
+    *number == 1
 }
 
 #[allow(clippy::trivially_copy_pass_by_ref, reason = "serde passes references")]

@@ -22,9 +22,9 @@ use pando_fabric::{Endpoint, GlobalAddr, Nanos};
 use pando_log::{Blocks, Contents, Log, Options as LogOptions, Shape as LogShape};
 use pando_pool::{Placement, Pool};
 use pando_rt::block_on;
-use pando_sim::SimEndpoint;
 
 use super::{Answers, Audited, Client, Connect, SimPort, SystemCounts, SystemUnderTest};
+use crate::copies::SimEndpoint;
 use crate::spec::{BenchError, BenchSpec};
 
 /// Number of the index in its pool; it is the only one.

@@ -10,8 +10,8 @@ use std::time::Instant;
 use pando::{Session, VerbCounts};
 use pando_fabric::{Endpoint, Limit, Nanos, limited};
 use pando_rt::Worker;
-use pando_sim::SimEndpoint;
 
+use crate::copies::SimEndpoint;
 use crate::spec::BenchError;
 
 /// Origin of the clocks of all threads.

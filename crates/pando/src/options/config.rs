@@ -22,6 +22,8 @@ pub const MAX_COMPUTE_SERVERS: usize = 4096;
 pub const READ_AHEAD: usize = 8;
 const READ_AHEAD_MAX: usize = 1 << 16;
 const MEMORY_CORES_MAX: usize = 256;
+/// Largest number of copies of memory.
+const REPLICAS_MAX: usize = 8;
 
 /// Treatment of a pool that exists or is missing when it is opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -158,6 +160,7 @@ pub enum RecoveryProgress {
 pub struct Config {
     pub(crate) place: Place,
     pub(crate) memory_servers: usize,
+    pub(crate) replicas: usize,
     pub(crate) memory: u64,
     pub(crate) create: Create,
     pub(crate) compute_servers: Option<usize>,
@@ -190,6 +193,7 @@ impl Config {
         Self {
             place,
             memory_servers: 1,
+            replicas: 1,
             memory: 1 << 30,
             create: Create::Never,
             compute_servers: None,
@@ -243,6 +247,13 @@ impl Config {
     /// Memory servers of a new pool, 1 to 32768; 1. A pool with more than one is a directory.
     pub fn memory_servers(mut self, servers: usize) -> Self {
         self.memory_servers = servers;
+        self
+    }
+
+    /// Copies of all memory in a new pool on memory servers elsewhere ([`Config::tcp`]), each on another one; 1. With two, the
+    /// loss of a memory server loses nothing; each has room for half as much then. `docs/replicas.md` says what is promised.
+    pub fn replicas(mut self, copies: usize) -> Self {
+        self.replicas = copies;
         self
     }
 
@@ -403,6 +414,11 @@ impl Config {
     /// [`Error::InvalidOption`] for a value out of its bounds.
     pub(crate) fn check(&self) -> Result<()> {
         check_count(self.memory_servers, "memory servers", MAX_SERVERS)?;
+        check_count(self.replicas, "copies", REPLICAS_MAX)?;
+        if self.replicas > 1 && !matches!(self.place, Place::Tcp(_)) {
+            let text = "only memory servers that are reached by TCP have copies of each other's memory";
+            return Err(Error::InvalidOption(text.to_owned()));
+        }
         if let Some(servers) = self.compute_servers {
             check_count(servers, "compute servers", MAX_COMPUTE_SERVERS)?;
         }

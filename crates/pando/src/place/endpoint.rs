@@ -12,12 +12,13 @@ use pando_fabric_local::LocalEndpoint;
 use pando_fabric_net::TcpEndpoint;
 #[cfg(feature = "verbs")]
 use pando_fabric_verbs::VerbsEndpoint;
+use pando_replica::Replicated;
 
 /// One worker thread's access to the memory servers of a cluster.
 #[allow(clippy::large_enum_variant, reason = "the endpoint that must be fast is the one that is not boxed")]
 pub(crate) enum AnyEndpoint {
     Local(LocalEndpoint),
-    Tcp(Box<TcpEndpoint>),
+    Tcp(Box<Replicated<TcpEndpoint>>),
     #[cfg(feature = "verbs")]
     Verbs(Box<VerbsEndpoint>),
 }

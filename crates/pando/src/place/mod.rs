@@ -29,6 +29,7 @@ use pando_fabric_verbs::VerbsFabric;
 use pando_fabric_verbs::VerbsOptions;
 use pando_log::Lease;
 use pando_pool::{AttachMode, AttachOptions, IsAlive, Pool, PoolError, PoolOptions, ProcessIdentity};
+use pando_replica::Replicated;
 use pando_rt::block_on;
 
 use crate::error::{Error, Result};
@@ -58,7 +59,13 @@ impl AnyFabric {
         Ok(match self {
             Self::Local(fabric) => AnyEndpoint::Local(fabric.endpoint(seed)?),
             Self::Shm(fabric) => AnyEndpoint::Local(fabric.endpoint(seed)?),
-            Self::Tcp(fabric) => AnyEndpoint::Tcp(Box::new(fabric.endpoint(seed)?)),
+            Self::Tcp(fabric) => {
+                let ep = fabric.endpoint(seed)?;
+                AnyEndpoint::Tcp(Box::new(match fabric.views() {
+                    Some(views) => Replicated::new(ep, views),
+                    None => Replicated::single(ep),
+                }))
+            }
             #[cfg(feature = "verbs")]
             Self::Verbs(fabric) => AnyEndpoint::Verbs(Box::new(fabric.endpoint(seed)?)),
         })
@@ -72,6 +79,11 @@ impl AnyFabric {
             #[cfg(feature = "verbs")]
             Self::Verbs(fabric) => Some(fabric.control()),
         }
+    }
+
+    /// Whether the memory servers are a group that has copies of their memory.
+    pub fn has_copies(&self) -> bool {
+        self.connections().is_some_and(|connections| connections.view().is_some())
     }
 
     /// Addresses of memory servers elsewhere, in the order of their numbers.
@@ -175,6 +187,13 @@ pub(crate) fn handlers() -> Arc<dyn RequestHandler> {
 /// what is offloaded.
 pub(crate) fn open(config: &Config, seed: u64) -> Result<(AnyFabric, Pool)> {
     let (fabric, pool) = open_pool(config, seed)?;
+    if config.offload != OffloadPolicy::Never && fabric.has_copies() {
+        let ep = fabric.endpoint(seed)?;
+        block_on(&ep, pool.detach(&ep))?;
+        let text =
+            "memory servers with copies execute no operations: the pool must be opened without offloading";
+        return Err(Error::InvalidOption(text.to_owned()));
+    }
     if config.offload != OffloadPolicy::Never && config.mode() == AttachMode::ReadWrite {
         fabric.set_handler(handlers(), config.memory_cores)?;
     }
@@ -196,7 +215,7 @@ fn open_pool(config: &Config, seed: u64) -> Result<(AnyFabric, Pool)> {
             Ok((AnyFabric::Shm(fabric), pool))
         }
         Place::Tcp(_) | Place::Verbs(_) => open_elsewhere(config, seed, |fabric, ep, all_named| {
-            attach_elsewhere(config, fabric, ep, all_named)
+            attach_elsewhere(config, fabric, ep, seed, all_named)
         }),
     }
 }
@@ -297,7 +316,13 @@ fn attach_to_all(
 }
 
 /// Attaches. If `all_named` and the pool is opened for writing, stores the servers' addresses in the pool.
-fn attach_elsewhere(config: &Config, fabric: &AnyFabric, ep: &AnyEndpoint, all_named: bool) -> Result<Pool> {
+fn attach_elsewhere(
+    config: &Config,
+    fabric: &AnyFabric,
+    ep: &AnyEndpoint,
+    seed: u64,
+    all_named: bool,
+) -> Result<Pool> {
     let Some(connections) = fabric.connections() else { unreachable!("memory servers elsewhere") };
     let options = attach_options_elsewhere(config, connections);
     let is_alive = Arc::clone(&options.is_alive);
@@ -313,8 +338,20 @@ fn attach_elsewhere(config: &Config, fabric: &AnyFabric, ep: &AnyEndpoint, all_n
         });
         return pool;
     }
-    let make =
-        |overwrite| block_on(ep, Pool::create(ep, PoolOptions::new(options.clone()).overwrite(overwrite)));
+    let make = |overwrite: bool| {
+        // A group is formed only if there is no pool, or nobody uses the one that is there.
+        if !overwrite && !matches!(attach(AttachMode::ReadOnlyUnclean), Err(PoolError::NotAPool { .. })) {
+            return Ok(block_on(ep, Pool::create(ep, PoolOptions::new(options.clone())))?);
+        }
+        if config.replicas > 1 || fabric.has_copies() {
+            connections.form_group(config.replicas as u16)?;
+        }
+        let ep = &fabric.endpoint(seed)?;
+        Ok::<_, Error>(block_on(
+            ep,
+            Pool::create(ep, PoolOptions::new(options.clone()).overwrite(overwrite)),
+        )?)
+    };
     let lock = fabric.lock_exclusive(config.patience())?;
     let pool = match config.create {
         Create::Never => attach(AttachMode::ReadWrite)?,
@@ -333,6 +370,7 @@ fn attach_elsewhere(config: &Config, fabric: &AnyFabric, ep: &AnyEndpoint, all_n
     };
     if all_named {
         // The addresses are for other processes; the next one to attach stores them if this fails.
+        let ep = &fabric.endpoint(seed)?;
         let _ = block_on(ep, pool.set_addresses(ep, &connections.addresses()));
     }
     drop(lock);

@@ -2,6 +2,7 @@
 
 mod at_once;
 mod backup;
+mod copies;
 mod elastic;
 mod elf;
 mod examples;

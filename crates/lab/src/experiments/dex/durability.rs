@@ -1,4 +1,5 @@
-//! What a log of each compute server costs (`docs/durability.md`). The paper has no such experiment.
+//! What a log of each compute server costs (`docs/durability.md`), and copies of memory servers (`docs/replicas.md`). The
+//! paper has no such experiment.
 //!
 //! Operations in flight share batches of the log, so their number decides how many WRITEs it adds. The read-only and
 //! the write-intensive cells are those of Table 2.
@@ -14,6 +15,7 @@ use crate::bench::BenchSpec;
 
 const OFF: &str = "no log";
 const LOG: &str = "log";
+const COPIES: &str = "log, 2 copies";
 /// Operations in flight on each thread.
 const IN_FLIGHT: [usize; 2] = [1, 4];
 const READ_ONLY: &str = "read-only";
@@ -22,12 +24,13 @@ const WORKLOADS: [&str; 3] = [READ_ONLY, WRITE_INTENSIVE, "insert-intensive"];
 
 pub(super) const LOG_COSTS: Experiment = Experiment {
     name: "log",
-    title: "What a log costs",
+    title: "What a log and copies cost",
     source: OWN,
-    shows: "What it costs that nothing answered or read is lost if a compute server dies: verbs, traffic, throughput, latency.",
+    shows: "What it costs that nothing answered or read is lost if a compute server dies, and if a memory server does: verbs, \
+            traffic, throughput, latency.",
     setting: "The cells of Table 2, without offloading, and one more workload, with and without a log of each compute server. \
-              Eight threads share a lane; four bytes of log for each byte of cache, one copy, not persisted. Operations in \
-              flight on a lane share batches.",
+              Eight threads share a lane; four bytes of log for each byte of cache, not persisted. Operations in flight on a \
+              lane share batches. With two copies of each memory server, both are written.",
     varied: "operations in flight on each thread",
     hundredths: 2,
     metrics: &[READS, WRITES, ATOMICS, TRAFFIC, THROUGHPUT, LATENCY_P50, LATENCY],
@@ -49,10 +52,12 @@ pub(super) const LOG_COSTS: Experiment = Experiment {
 fn cells(setting: &Setting) -> Vec<Cell> {
     let mut cells = Vec::new();
     for workload in WORKLOADS {
-        for (series, durability) in [(OFF, Durability::Off), (LOG, Durability::Process)] {
+        let series =
+            [(OFF, Durability::Off, 1), (LOG, Durability::Process, 1), (COPIES, Durability::Process, 2)];
+        for (series, durability, replicas) in series {
             for (x, slots) in IN_FLIGHT.into_iter().enumerate() {
                 let spec = setting.spec_of_share(workload, 0.6);
-                let spec = BenchSpec { offload: OffloadPolicy::Never, durability, slots, ..spec };
+                let spec = BenchSpec { offload: OffloadPolicy::Never, durability, replicas, slots, ..spec };
                 cells.push(plot::cell(workload, series, x as f64, slots, spec));
             }
         }
@@ -63,21 +68,27 @@ fn cells(setting: &Setting) -> Vec<Cell> {
 fn claims(results: &Results<'_>) -> Vec<Claim> {
     let place = "issue: durability";
     let mut claims = Vec::new();
-    let mut add = |workload, x: usize, metric: &Metric, most: &'static str| {
-        let ours = results.value(workload, LOG, x as f64, metric).map(|value| metric.show(value));
-        let what = format!("{workload}, {} in flight: {} with a log", IN_FLIGHT[x], metric.title);
+    let mut add = |series, workload, x: usize, metric: &Metric, most: &'static str| {
+        let ours = results.value(workload, series, x as f64, metric).map(|value| metric.show(value));
+        let what = format!("{workload}, {} in flight, {series}: {}", IN_FLIGHT[x], metric.title);
         claims.push(claim(what, most, ours, place));
     };
     let many = IN_FLIGHT.len() - 1;
-    add(READ_ONLY, many, &WRITES, "0");
-    add(WRITE_INTENSIVE, many, &WRITES, "at most 0.35");
-    add(WRITE_INTENSIVE, many, &TRAFFIC, "at most 620");
-    add(WRITE_INTENSIVE, many, &ATOMICS, "0");
-    add(WRITE_INTENSIVE, 0, &LATENCY_P50, "at most 4");
-    for workload in WORKLOADS {
+    for (series, writes, traffic) in
+        [(LOG, "at most 0.35", "at most 620"), (COPIES, "at most 0.75", "at most 920")]
+    {
+        add(series, READ_ONLY, many, &WRITES, "0");
+        add(series, WRITE_INTENSIVE, many, &WRITES, writes);
+        add(series, WRITE_INTENSIVE, many, &TRAFFIC, traffic);
+        add(series, WRITE_INTENSIVE, many, &ATOMICS, "0");
+        add(series, WRITE_INTENSIVE, 0, &LATENCY_P50, "at most 4");
+    }
+    for (workload, series) in WORKLOADS.into_iter().flat_map(|workload| [(workload, LOG), (workload, COPIES)])
+    {
         for (x, in_flight) in IN_FLIGHT.into_iter().enumerate() {
-            let ours = results.ratio(workload, at(LOG, x as f64), at(OFF, x as f64), &THROUGHPUT);
-            let what = format!("{workload}, {in_flight} in flight: throughput with a log over that without");
+            let ours = results.ratio(workload, at(series, x as f64), at(OFF, x as f64), &THROUGHPUT);
+            let what =
+                format!("{workload}, {in_flight} in flight, {series}: throughput over that without a log");
             claims.push(claim(what, "at least 0.75x", times(ours), place));
         }
     }

@@ -1,0 +1,183 @@
+//! Finding the memory servers, and whether they are a group; forming one.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
+
+use pando_fabric::{FabricError, MAX_SERVERS, MemoryServerId, Nanos, RegionInfo, Result};
+use pando_member::{AcceptorId, Server as Named, View};
+
+use super::views::{Group, Watcher};
+use super::{Keeper, Server, Shared, TcpConfig, TcpFabric, random_nonzero};
+use crate::connect::Destination;
+use crate::group::{Line, LineError, Register, kind};
+use crate::handshake::{Protocol, Welcomed};
+use crate::wire::BODY_MAX;
+
+/// Longest time for the attempt to form a group.
+const FORMING: Duration = Duration::from_secs(5);
+/// Verbs wait for another view for this many deadlines.
+const PATIENCE: u32 = 2;
+/// Copies have as many bytes as a multiple of this, so that pages of the system belong to one copy.
+const SLOT_UNIT: u64 = 4096;
+
+fn open_error(reason: String) -> FabricError {
+    FabricError::Open { path: "tcp".to_owned(), reason }
+}
+
+fn destination(number: u16, address: &str) -> Destination {
+    Destination { address: address.into(), protocol: Protocol::VERBS, number }
+}
+
+/// What a server says of itself.
+struct Found {
+    welcomed: Welcomed,
+    /// The newest view that it knows.
+    view: Option<View>,
+}
+
+/// Connects to a server.
+fn look(config: &TcpConfig, number: u16, address: &str) -> Result<Found> {
+    let to = destination(number, address);
+    let mut line = Line::new(to.clone(), config.secret.clone(), random_nonzero());
+    let welcomed = line.welcomed(config.deadline).map_err(|error| error.when_opening(&to))?;
+    let view = match line.ask(kind::VIEW, &[], config.deadline) {
+        Ok(bytes) if bytes.is_empty() => None,
+        Ok(bytes) => {
+            let damaged = |error| open_error(format!("the view that {address} knows is damaged: {error}"));
+            Some(View::decode(&bytes).map_err(damaged)?)
+        }
+        Err(LineError::NotConnected(error)) => return Err(error.when_opening(&to)),
+        Err(error) => {
+            let (path, reason) = (format!("tcp://{address}"), format!("cannot be reached: {error}"));
+            return Err(FabricError::System { path, reason });
+        }
+    };
+    Ok(Found { welcomed, view })
+}
+
+fn server(number: u16, address: &str, welcomed: Welcomed) -> Server {
+    Server {
+        number: MemoryServerId(number),
+        destination: destination(number, address),
+        region_len: welcomed.region_len,
+        body_max: welcomed.body_max,
+        incarnation: welcomed.incarnation,
+        made: AtomicUsize::new(0),
+        broken: Mutex::default(),
+        broken_count: AtomicUsize::new(0),
+        fenced_count: AtomicUsize::new(0),
+    }
+}
+
+/// See [`TcpFabric::connect`].
+pub(super) fn connect(config: TcpConfig) -> Result<TcpFabric> {
+    if !(1..=MAX_SERVERS).contains(&config.addresses.len()) {
+        let count = config.addresses.len();
+        return Err(open_error(format!("{count} memory servers are not between 1 and {MAX_SERVERS}")));
+    }
+    let numbered = || (0..).zip(&config.addresses);
+    let found: Vec<Result<Found>> =
+        numbered().map(|(number, address)| look(&config, number, address)).collect();
+    let views = found.iter().flatten().filter_map(|found| found.view.as_ref());
+    let (servers, group) = match views.max_by_key(|view| view.epoch()).cloned() {
+        Some(view) => of_group(&config, view),
+        None => {
+            let alone = numbered()
+                .zip(found)
+                .map(|((number, address), found)| Ok(server(number, address, found?.welcomed)));
+            (alone.collect::<Result<Vec<_>>>()?, None)
+        }
+    };
+    let info = |server: &Server| RegionInfo { server: server.number, len: server.region_len };
+    let infos = servers.iter().map(info).collect();
+    let shared = Arc::new(Shared {
+        servers,
+        infos,
+        secret: config.secret,
+        deadline: config.deadline,
+        process: random_nonzero(),
+        links: AtomicU64::new(0),
+        started: Instant::now(),
+        leased_until: AtomicU64::new(0),
+        is_given_up: AtomicBool::new(false),
+        group: group.clone().map_or_else(OnceLock::new, OnceLock::from),
+    });
+    let watcher = Arc::new(Mutex::new(group.map(Watcher::start).transpose()?));
+    let keeper = Keeper::start(Arc::clone(&shared))?;
+    Ok(TcpFabric { shared, _keeper: Arc::new(keeper), watcher })
+}
+
+/// The servers of a group, whether or not they answer.
+fn of_group(config: &TcpConfig, mut view: View) -> (Vec<Server>, Option<Arc<Group>>) {
+    let mut servers = Vec::new();
+    for (number, named) in (0..).zip(view.clone().servers()) {
+        let members = view.incarnation(MemoryServerId(number)).is_some();
+        let found = members.then(|| look(config, number, named.address()).ok()).flatten();
+        // Of one that does not answer, only what the view says of it matters.
+        let body_max = found.as_ref().map_or(BODY_MAX, |found| found.welcomed.body_max);
+        let region_len = view.slot_bytes() * u64::from(view.replicas());
+        let incarnation = named.incarnation();
+        servers.push(server(number, named.address(), Welcomed { region_len, body_max, incarnation }));
+        if let Some(newer) = found.and_then(|found| found.view).filter(|newer| newer.epoch() > view.epoch()) {
+            view = newer;
+        }
+    }
+    (servers, Some(Arc::new(Group::new(view, config.secret.clone(), patience(config.deadline)))))
+}
+
+/// Longest time for which a verb waits for another view.
+fn patience(deadline: Duration) -> Nanos {
+    deadline.as_nanos() as Nanos * Nanos::from(PATIENCE)
+}
+
+impl TcpFabric {
+    /// Makes a group of these memory servers, each of which has parts of its memory copied to `replicas - 1` others from then
+    /// on. What was in their memory is lost. Endpoints that were made before must not be used any more.
+    ///
+    /// # Errors
+    /// `Open` if there are fewer servers than copies; `System` if most servers do not answer, or one refuses.
+    pub fn form_group(&self, replicas: u16) -> Result<()> {
+        let servers = &self.shared.servers;
+        let name = |server: &Server| Named::new(&*server.destination.address, server.incarnation);
+        let acceptor =
+            |server: &Server| AcceptorId { server: server.number, incarnation: server.incarnation };
+        let addresses: Vec<String> = self.addresses();
+        let smallest = servers.iter().map(|server| server.region_len).min().unwrap_or(0);
+        let slot_bytes = smallest / u64::from(replicas.max(1)) / SLOT_UNIT * SLOT_UNIT;
+        let view = View::new(random_nonzero(), replicas, servers.iter().map(name).collect());
+        let view = view.map_err(|error| open_error(error.to_string()))?.with_slots_of(slot_bytes);
+        let acceptors = servers.iter().map(acceptor).collect();
+        let mut register = Register::new(acceptors, &addresses, &self.shared.secret, random_nonzero());
+        let formed = register.change(Instant::now() + FORMING, |old| {
+            Ok(Some(match old {
+                // A change that is tried again finds that it was made.
+                Some(old) if old.pool() == view.pool() => return Ok(None),
+                Some(old) => view.clone().in_place_of(&old),
+                None => view.clone(),
+            }))
+        });
+        let failed = |reason: String| FabricError::System { path: "tcp".to_owned(), reason };
+        let formed = formed.map_err(|error| failed(error.to_string()))?;
+        let view = formed.expect("it was just written");
+        let bytes = view.encode();
+        for (number, address) in (0..).zip(&addresses) {
+            let mut line =
+                Line::new(destination(number, address), self.shared.secret.clone(), random_nonzero());
+            let told = line.ask(kind::ENTER, &bytes, self.shared.deadline);
+            told.map_err(|error| failed(format!("{address} does not enter the group: {error}")))?;
+        }
+        match self.shared.group.get() {
+            Some(group) => group.learn(view),
+            None => {
+                let group =
+                    Arc::new(Group::new(view, self.shared.secret.clone(), patience(self.shared.deadline)));
+                let mut watcher = self.watcher.lock().unwrap_or_else(PoisonError::into_inner);
+                *watcher = Some(Watcher::start(Arc::clone(&group))?);
+                // Only this process forms it, under the lock of these servers.
+                let _ = self.shared.group.set(group);
+            }
+        }
+        Ok(())
+    }
+}

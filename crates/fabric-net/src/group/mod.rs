@@ -1,0 +1,23 @@
+//! Messages between the memory servers of a pool with copies, and from their clients.
+//!
+//! Such servers are a *group*: a register among them has the view, which says which server has which copy
+//! ([`pando_member`]). A message is a request `Group` of the protocol for verbs, with a kind; its answer is the body of the
+//! reply. Servers and clients send them over connections of their own, one message at a time ([`Line`]).
+
+mod line;
+mod register;
+
+pub(crate) use line::{Line, LineError};
+pub(crate) use register::Register;
+
+/// Kinds of messages.
+pub(crate) mod kind {
+    /// A request to the acceptor; the answer is the acceptor's.
+    pub const REGISTER: u16 = 1;
+    /// A round of a server ([`pando_member::Renew`]); the answer is a [`pando_member::Renewed`].
+    pub const RENEW: u16 = 2;
+    /// Asks for the newest decided view that the server knows; nothing if it belongs to no group.
+    pub const VIEW: u16 = 3;
+    /// A decided view. From now on this connection's verbs belong to it. No answer.
+    pub const ENTER: u16 = 4;
+}

@@ -1,0 +1,164 @@
+//! The register of a group, as a process reaches it that changes or reads it.
+
+use std::thread;
+use std::time::{Duration, Instant};
+
+use pando_fabric::Random;
+use pando_member::{AcceptorId, Answer, Ballot, Proposal, Step, View};
+
+use super::{Line, LineError, kind};
+use crate::connect::Destination;
+use crate::handshake::Protocol;
+use crate::secret::Secret;
+
+/// Longest time for an answer of an acceptor.
+const ANSWER: Duration = Duration::from_millis(400);
+/// Bounds of the random pause before another proposal, in milliseconds.
+const PAUSE_MS: u64 = 20;
+
+/// Reason why the register was not changed.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum RegisterError {
+    #[error(
+        "of the {acceptors} memory servers that decide, only {answering} answer, which is no majority: {reason}"
+    )]
+    NoMajority { acceptors: usize, answering: usize, reason: String },
+    #[error("the view of the memory servers is damaged: {0}")]
+    Damaged(String),
+    #[error("others change the view of the memory servers all the time")]
+    Contended,
+    #[error("{0}")]
+    Refused(String),
+}
+
+/// A way to the acceptors.
+pub(crate) struct Register {
+    acceptors: Vec<AcceptorId>,
+    lines: Vec<Line>,
+    proposer: u64,
+    ballot: Ballot,
+    random: Random,
+}
+
+impl Register {
+    /// The register of the servers at `addresses`, by number. `proposer` is the number of this start of this process.
+    pub fn new(acceptors: Vec<AcceptorId>, addresses: &[String], secret: &Secret, proposer: u64) -> Self {
+        let line = |id: &AcceptorId| {
+            let number = id.server.0;
+            let address = addresses[usize::from(number)].as_str().into();
+            let destination = Destination { address, protocol: Protocol::VERBS, number };
+            Line::new(destination, secret.clone(), crate::random_nonzero())
+        };
+        let lines = acceptors.iter().map(line).collect();
+        Self { acceptors, lines, proposer, ballot: Ballot::ZERO, random: Random::new(proposer) }
+    }
+
+    /// Replaces the view by what `change` makes of it, and returns the decided one. `change` gets `None` if there is no
+    /// view yet, and may be called several times; if it returns `None`, the view stays, and is the one that is returned.
+    ///
+    /// # Errors
+    /// If no majority answers, or there is no end of other changes until `until`; what `change` refuses.
+    pub fn change(
+        &mut self,
+        until: Instant,
+        change: impl Fn(Option<View>) -> Result<Option<View>, String>,
+    ) -> Result<Option<View>, RegisterError> {
+        loop {
+            self.ballot = self.ballot.next(self.proposer);
+            let mut wrong = None;
+            let made = |bytes: &[u8]| {
+                let current = match bytes {
+                    [] => Ok(None),
+                    bytes => View::decode(bytes).map(Some).map_err(|error| error.to_string()),
+                };
+                match current
+                    .map_err(RegisterError::Damaged)
+                    .and_then(|view| change(view).map_err(RegisterError::Refused))
+                {
+                    Ok(Some(view)) => view.encode(),
+                    Ok(None) => bytes.to_vec(),
+                    Err(error) => {
+                        wrong = Some(error);
+                        bytes.to_vec()
+                    }
+                }
+            };
+            let mut proposal = Proposal::new(&self.acceptors, self.ballot, made);
+            let (step, reason) = run(&mut proposal, &mut self.lines);
+            let decided = proposal.value().map(<[u8]>::to_vec);
+            let to_beat = proposal.to_beat();
+            drop(proposal);
+            if let Some(wrong) = wrong {
+                return Err(wrong);
+            }
+            match (step, decided) {
+                (Step::Decided, Some(bytes)) if bytes.is_empty() => return Ok(None),
+                (Step::Decided, Some(bytes)) => {
+                    let damaged =
+                        |error: pando_fabric::codec::BadField| RegisterError::Damaged(error.to_string());
+                    return View::decode(&bytes).map(Some).map_err(damaged);
+                }
+                (Step::Refused(ballot), _) => self.ballot = ballot.max(to_beat),
+                _ => {
+                    if Instant::now() >= until {
+                        let answering = self.acceptors.len() - reason.len();
+                        let reason = reason.into_iter().next().unwrap_or_default();
+                        return Err(RegisterError::NoMajority {
+                            acceptors: self.acceptors.len(),
+                            answering,
+                            reason,
+                        });
+                    }
+                    self.ballot = to_beat;
+                }
+            }
+            if Instant::now() >= until {
+                return Err(RegisterError::Contended);
+            }
+            thread::sleep(Duration::from_millis(1 + self.random.next() % PAUSE_MS));
+        }
+    }
+}
+
+/// Runs a proposal to its end. Returns also why acceptors did not answer.
+fn run<F: FnOnce(&[u8]) -> Vec<u8>>(proposal: &mut Proposal<F>, lines: &mut [Line]) -> (Step, Vec<String>) {
+    let mut reasons = Vec::new();
+    loop {
+        let requests: Vec<_> =
+            proposal.requests().map(|(id, request)| (id.server, request.encode())).collect();
+        // All at once: one that does not answer must not delay the others.
+        let answers: Vec<_> = thread::scope(|scope| {
+            let asked = lines.iter_mut().filter_map(|line| {
+                let (server, body) = requests.iter().find(|(server, _)| *server == line.server())?;
+                Some((*server, scope.spawn(move || line.ask(kind::REGISTER, body, ANSWER))))
+            });
+            let asked: Vec<_> = asked.collect();
+            asked.into_iter().map(|(server, asked)| (server, asked.join())).collect()
+        });
+        let mut last = Step::Wait;
+        for (server, answer) in answers {
+            let answer: Result<Vec<u8>, LineError> = answer
+                .unwrap_or_else(|_| Err(LineError::Broken(std::io::Error::other("its thread panicked"))));
+            let step = match answer.as_ref().map(|bytes| Answer::decode(bytes)) {
+                Ok(Ok(answer)) => proposal.answered(server, &answer),
+                Ok(Err(error)) => {
+                    reasons.push(format!("memory server {server}: {error}"));
+                    proposal.failed(server)
+                }
+                Err(error) => {
+                    reasons.push(format!("memory server {server}: {error}"));
+                    proposal.failed(server)
+                }
+            };
+            if step != Step::Wait {
+                last = step;
+                break;
+            }
+        }
+        match last {
+            Step::Accept => {}
+            Step::Wait => return (Step::Hopeless, reasons),
+            step => return (step, reasons),
+        }
+    }
+}
