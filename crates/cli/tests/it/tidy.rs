@@ -14,6 +14,7 @@ use source::{Source, files, find_word};
 const ARROWS: &[(&str, &[&str])] = &[
     ("pando-workload", &[]),
     ("pando-fabric", &[]),
+    ("pando-member", &["pando-fabric"]),
     ("pando-rt", &["pando-fabric"]),
     ("pando-fabric-local", &["pando-fabric"]),
     // Its memory servers offer regions of their process.

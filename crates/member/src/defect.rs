@@ -1,0 +1,46 @@
+//! Defects that can be seeded into the protocols of membership, to test that the checks find them.
+//!
+//! [`pando_fabric::defect`] activates a defect; builds without the feature pay nothing. The tests of this
+//! crate find each of them (`tests/it/defects.rs`).
+
+use pando_fabric::defect;
+
+/// A protocol step that is skipped or done wrongly.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Defect {
+    /// An acceptor accepts whatever it has promised.
+    PromiseIgnored,
+    /// A proposer ignores the values that came with the promises.
+    AcceptedIgnored,
+    /// Fewer than a majority of the acceptors suffice.
+    Minority,
+    /// A server whose memory is lost answers requests to the acceptor that was in it.
+    ForgetfulAcceptor,
+    /// A lease is counted from the answer, not from the sending of its round.
+    LeaseFromAnswer,
+    /// A promoted server serves at once.
+    NoWait,
+    /// An acceptor agrees to the lease of a server that knows an older view than it.
+    OlderEpoch,
+    /// A copy that is being filled may become the primary.
+    SyncingPromoted,
+}
+
+impl Defect {
+    pub const ALL: [Self; 8] = [
+        Self::PromiseIgnored,
+        Self::AcceptedIgnored,
+        Self::Minority,
+        Self::ForgetfulAcceptor,
+        Self::LeaseFromAnswer,
+        Self::NoWait,
+        Self::OlderEpoch,
+        Self::SyncingPromoted,
+    ];
+}
+
+impl defect::Defect for Defect {
+    fn number(self) -> u8 {
+        self as u8
+    }
+}

@@ -1,0 +1,475 @@
+//! Views: which memory servers hold the copies of each volume.
+//!
+//! The region of a memory server is divided into equal *slots*, as many as each volume shall have copies. A
+//! copy of a volume fills one slot. The first copy is the *primary*, which serves; the others are *backups*. A
+//! *syncing* copy is being filled: it is written, never read and never promoted. A view is not changed:
+//! each function that changes something returns the view of the next epoch.
+//!
+//! ```text
+//! epoch 8 | pool 8 | copies wanted 2 | count 4, servers | count 4, volumes
+//! server   incarnation 8 | in the view 1 | length 4, address
+//! volume   epoch since which it has this primary 8 | count 4, copies, the primary first
+//! copy     server 2 | slot 2 | syncing 1
+//! ```
+
+use std::collections::BTreeSet;
+
+use pando_fabric::codec::{BadField, Put, Reader, text};
+use pando_fabric::defect::defect;
+use pando_fabric::{GlobalAddr, MAX_SERVERS, MemoryServerId};
+
+use crate::defect::Defect;
+
+/// Epoch of the first view of a pool.
+pub const FIRST_EPOCH: u64 = 1;
+/// No view gets so far by changes; encoded views from here on are damaged.
+const EPOCH_END: u64 = 1 << 63;
+const COPY_BYTES: usize = 5;
+
+/// Number of a volume: the memory server part of a global address in a replicated pool.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[repr(transparent)]
+pub struct VolumeId(pub u16);
+
+impl VolumeId {
+    /// Volume that `addr` lies in.
+    #[inline]
+    pub fn of(addr: GlobalAddr) -> Self {
+        Self(addr.server().0)
+    }
+}
+
+/// A slot of a memory server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Place {
+    pub server: MemoryServerId,
+    pub slot: u16,
+}
+
+/// A copy of a volume.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct VolumeCopy {
+    pub server: MemoryServerId,
+    pub slot: u16,
+    /// Whether it is being filled.
+    pub syncing: bool,
+}
+
+impl VolumeCopy {
+    fn whole(server: MemoryServerId, slot: u16) -> Self {
+        Self { server, slot, syncing: false }
+    }
+
+    /// Offset in the region of the server at which the copy begins, in bytes, if slots have `slot_bytes` bytes.
+    #[inline]
+    pub fn shift(&self, slot_bytes: u64) -> u64 {
+        u64::from(self.slot) * slot_bytes
+    }
+
+    pub fn place(&self) -> Place {
+        Place { server: self.server, slot: self.slot }
+    }
+}
+
+/// A memory server as a view knows it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Server {
+    address: String,
+    incarnation: u64,
+    is_in: bool,
+}
+
+impl Server {
+    /// A server in the view. `incarnation` changes whenever its memory is lost or outdated.
+    pub fn new(address: impl Into<String>, incarnation: u64) -> Self {
+        Self { address: address.into(), incarnation, is_in: true }
+    }
+
+    pub fn address(&self) -> &str {
+        &self.address
+    }
+
+    pub fn incarnation(&self) -> u64 {
+        self.incarnation
+    }
+
+    /// Whether the server may hold copies. One that is out has missed writes.
+    pub fn is_in(&self) -> bool {
+        self.is_in
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Volume {
+    primary: VolumeCopy,
+    /// Epoch of the first of the views, up to this one, that all have this primary.
+    since: u64,
+    backups: Vec<VolumeCopy>,
+}
+
+impl Volume {
+    fn copies(&self) -> impl Iterator<Item = &VolumeCopy> {
+        std::iter::once(&self.primary).chain(&self.backups)
+    }
+}
+
+/// Volumes that would be lost if a memory server left the view, in ascending order.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("without memory server {server}, no whole copy would be left of the volumes {volumes:?}")]
+pub struct LostVolumes {
+    pub server: MemoryServerId,
+    pub volumes: Vec<u16>,
+}
+
+/// Reason why a view cannot be made, or cannot be changed like this.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ViewError {
+    #[error(
+        "{servers} memory servers cannot hold {replicas} copies of each volume: it needs one, and a server for each"
+    )]
+    Copies { replicas: u16, servers: usize },
+    #[error("a view of {servers} memory servers has more than {MAX_SERVERS}")]
+    TooManyServers { servers: usize },
+    #[error("there is no volume {volume}")]
+    NoVolume { volume: u16 },
+    #[error("there is no memory server {server}")]
+    NoServer { server: MemoryServerId },
+    #[error("memory server {server} is not in the view")]
+    IsOut { server: MemoryServerId },
+    #[error("memory server {server} is in the view already")]
+    IsIn { server: MemoryServerId },
+    #[error(
+        "memory server {server} left the view with incarnation {incarnation} and can return with a new one only"
+    )]
+    Outdated { server: MemoryServerId, incarnation: u64 },
+    #[error("slot {slot} of memory server {server} is not free")]
+    NotFree { server: MemoryServerId, slot: u16 },
+    #[error("memory server {server} has a copy of volume {volume} already")]
+    HasCopy { volume: u16, server: MemoryServerId },
+    #[error("memory server {server} has no copy of volume {volume} that is being filled")]
+    NotSyncing { volume: u16, server: MemoryServerId },
+}
+
+/// Where the copies of all volumes are, at one epoch.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct View {
+    epoch: u64,
+    pool: u64,
+    replicas: u16,
+    servers: Vec<Server>,
+    volumes: Vec<Volume>,
+}
+
+impl View {
+    /// First view of the pool with id `pool`: each of `servers` is in it, there are as many volumes as servers,
+    /// and copy `k` of volume `v` is in slot `k` of server `(v + k) % servers`.
+    ///
+    /// # Errors
+    /// If there are too many servers, or too few for `replicas` copies on different ones, or `replicas` is 0.
+    pub fn new(pool: u64, replicas: u16, mut servers: Vec<Server>) -> Result<Self, ViewError> {
+        let n = servers.len();
+        if n > MAX_SERVERS {
+            return Err(ViewError::TooManyServers { servers: n });
+        }
+        if replicas == 0 || usize::from(replicas) > n {
+            return Err(ViewError::Copies { replicas, servers: n });
+        }
+        servers.iter_mut().for_each(|server| server.is_in = true);
+        let volume = |v: usize| {
+            let copy = |k| VolumeCopy::whole(MemoryServerId(((v + usize::from(k)) % n) as u16), k);
+            Volume { primary: copy(0), since: FIRST_EPOCH, backups: (1..replicas).map(copy).collect() }
+        };
+        Ok(Self { epoch: FIRST_EPOCH, pool, replicas, servers, volumes: (0..n).map(volume).collect() })
+    }
+
+    pub fn epoch(&self) -> u64 {
+        self.epoch
+    }
+
+    /// Id of the pool.
+    pub fn pool(&self) -> u64 {
+        self.pool
+    }
+
+    /// Number of copies that each volume shall have: also the number of slots of each server.
+    pub fn replicas(&self) -> u16 {
+        self.replicas
+    }
+
+    /// Whether volumes shall have more than one copy.
+    #[inline]
+    pub fn is_replicated(&self) -> bool {
+        self.replicas > 1
+    }
+
+    /// All servers, those that are out too, by number.
+    pub fn servers(&self) -> &[Server] {
+        &self.servers
+    }
+
+    /// Numbers of the servers in the view.
+    pub fn members(&self) -> impl Iterator<Item = MemoryServerId> {
+        let all = self.servers.iter().enumerate();
+        all.filter(|(_, server)| server.is_in).map(|(i, _)| MemoryServerId(i as u16))
+    }
+
+    /// Incarnation with which `server` is in the view; `None` if it is not.
+    pub fn incarnation(&self, server: MemoryServerId) -> Option<u64> {
+        let server = self.servers.get(usize::from(server.0))?;
+        server.is_in.then_some(server.incarnation)
+    }
+
+    /// Number of volumes.
+    pub fn volumes(&self) -> usize {
+        self.volumes.len()
+    }
+
+    /// The copy of `volume` that serves; `None` if there is no such volume.
+    #[inline]
+    pub fn primary(&self, volume: VolumeId) -> Option<VolumeCopy> {
+        self.volumes.get(usize::from(volume.0)).map(|volume| volume.primary)
+    }
+
+    /// The other copies of `volume`, syncing ones too; none if there is no such volume.
+    #[inline]
+    pub fn backups(&self, volume: VolumeId) -> &[VolumeCopy] {
+        self.volumes.get(usize::from(volume.0)).map_or(&[], |volume| &volume.backups)
+    }
+
+    /// Epoch of the first of the views, up to this one, that all have the same primary of `volume`.
+    pub fn primary_since(&self, volume: VolumeId) -> Option<u64> {
+        self.volumes.get(usize::from(volume.0)).map(|volume| volume.since)
+    }
+
+    /// Volumes with fewer copies than they shall have. A syncing copy counts.
+    pub fn wanting(&self) -> impl Iterator<Item = VolumeId> {
+        let all = self.volumes.iter().enumerate();
+        let wanting = all.filter(|(_, volume)| 1 + volume.backups.len() < usize::from(self.replicas));
+        wanting.map(|(v, _)| VolumeId(v as u16))
+    }
+
+    /// Slots without a copy of servers in the view.
+    pub fn free_slots(&self) -> impl Iterator<Item = Place> {
+        let used: BTreeSet<_> =
+            self.volumes.iter().flat_map(|volume| volume.copies().map(VolumeCopy::place)).collect();
+        let all =
+            self.members().flat_map(|server| (0..self.replicas).map(move |slot| Place { server, slot }));
+        all.filter(move |place| !used.contains(place))
+    }
+
+    fn next(&self) -> Self {
+        Self { epoch: self.epoch + 1, ..self.clone() }
+    }
+
+    /// This view without `server`: it is out, its copies are gone, and of each volume that it served the first
+    /// whole backup is the primary. The same view, of the same epoch, if `server` is not in it.
+    ///
+    /// # Errors
+    /// If no whole copy of a volume would be left.
+    pub fn without(&self, server: MemoryServerId) -> Result<Self, LostVolumes> {
+        if self.incarnation(server).is_none() {
+            return Ok(self.clone());
+        }
+        let mut next = self.next();
+        next.servers[usize::from(server.0)].is_in = false;
+        let mut lost = Vec::new();
+        for (v, volume) in next.volumes.iter_mut().enumerate() {
+            volume.backups.retain(|copy| copy.server != server);
+            if volume.primary.server != server {
+                continue;
+            }
+            let whole = |copy: &VolumeCopy| !copy.syncing || defect(Defect::SyncingPromoted);
+            match volume.backups.iter().position(whole) {
+                Some(at) => {
+                    volume.primary = VolumeCopy { syncing: false, ..volume.backups.remove(at) };
+                    volume.since = next.epoch;
+                }
+                None => lost.push(v as u16),
+            }
+        }
+        if lost.is_empty() { Ok(next) } else { Err(LostVolumes { server, volumes: lost }) }
+    }
+
+    /// This view with a syncing copy of `volume` in a free slot of `server`.
+    ///
+    /// # Errors
+    /// If there is no such volume, the slot is not free, or the server has a copy of the volume.
+    pub fn with_copy(&self, volume: VolumeId, server: MemoryServerId, slot: u16) -> Result<Self, ViewError> {
+        self.check_server(server, true)?;
+        let mut next = self.next();
+        let of_volume = next.volume_mut(volume)?;
+        if of_volume.copies().any(|copy| copy.server == server) {
+            return Err(ViewError::HasCopy { volume: volume.0, server });
+        }
+        of_volume.backups.push(VolumeCopy { server, slot, syncing: true });
+        if !self.free_slots().any(|free| free == Place { server, slot }) {
+            return Err(ViewError::NotFree { server, slot });
+        }
+        Ok(next)
+    }
+
+    /// This view with the copy of `volume` on `server` as a whole one.
+    ///
+    /// # Errors
+    /// If `server` has no syncing copy of `volume`.
+    pub fn copied(&self, volume: VolumeId, server: MemoryServerId) -> Result<Self, ViewError> {
+        let mut next = self.next();
+        let mut copies = next.volume_mut(volume)?.backups.iter_mut();
+        let Some(copy) = copies.find(|copy| copy.server == server && copy.syncing) else {
+            return Err(ViewError::NotSyncing { volume: volume.0, server });
+        };
+        copy.syncing = false;
+        Ok(next)
+    }
+
+    /// This view with `server` in it again, without copies. It needs another incarnation than before, because its
+    /// memory is outdated if it is not lost.
+    ///
+    /// # Errors
+    /// If there is no such server, it is in the view, or the incarnation is the old one.
+    pub fn readmit(&self, server: MemoryServerId, incarnation: u64) -> Result<Self, ViewError> {
+        self.check_server(server, false)?;
+        let mut next = self.next();
+        let of_server = &mut next.servers[usize::from(server.0)];
+        if of_server.incarnation == incarnation {
+            return Err(ViewError::Outdated { server, incarnation });
+        }
+        (of_server.incarnation, of_server.is_in) = (incarnation, true);
+        Ok(next)
+    }
+
+    fn check_server(&self, server: MemoryServerId, in_view: bool) -> Result<(), ViewError> {
+        match self.servers.get(usize::from(server.0)) {
+            None => Err(ViewError::NoServer { server }),
+            Some(found) if found.is_in == in_view => Ok(()),
+            Some(_) if in_view => Err(ViewError::IsOut { server }),
+            Some(_) => Err(ViewError::IsIn { server }),
+        }
+    }
+
+    fn volume_mut(&mut self, volume: VolumeId) -> Result<&mut Volume, ViewError> {
+        self.volumes.get_mut(usize::from(volume.0)).ok_or(ViewError::NoVolume { volume: volume.0 })
+    }
+
+    /// The view as bytes.
+    pub fn encode(&self) -> Vec<u8> {
+        let mut out = Vec::new();
+        out.put_u64(self.epoch);
+        out.put_u64(self.pool);
+        out.put_u16(self.replicas);
+        out.put_u32(self.servers.len() as u32);
+        for server in &self.servers {
+            out.put_u64(server.incarnation);
+            out.push(u8::from(server.is_in));
+            out.put_counted(server.address.as_bytes());
+        }
+        out.put_u32(self.volumes.len() as u32);
+        for volume in &self.volumes {
+            out.put_u64(volume.since);
+            out.put_u32(1 + volume.backups.len() as u32);
+            for copy in volume.copies() {
+                out.put_u16(copy.server.0);
+                out.put_u16(copy.slot);
+                out.push(u8::from(copy.syncing));
+            }
+        }
+        out
+    }
+
+    /// Epoch of an encoded view, without a look at the rest of it; 0 for no bytes, the value of a new register.
+    ///
+    /// # Errors
+    /// If the bytes are no view.
+    pub fn epoch_of(bytes: &[u8]) -> Result<u64, BadField> {
+        if bytes.is_empty() { Ok(0) } else { read_epoch(&mut Reader::new(bytes)) }
+    }
+
+    /// The view that `bytes` encode.
+    ///
+    /// # Errors
+    /// If they are damaged; the error says where, and what is wrong.
+    pub fn decode(bytes: &[u8]) -> Result<Self, BadField> {
+        let reader = &mut Reader::new(bytes);
+        let epoch = read_epoch(reader)?;
+        let (pool, replicas) = (reader.u64()?, reader.u16()?);
+        let n = reader.count(13)?;
+        if n > MAX_SERVERS || replicas == 0 || usize::from(replicas) > n {
+            return Err(reader.bad("a number of servers that does not fit the copies"));
+        }
+        let servers = (0..n).map(|_| read_server(reader)).collect::<Result<_, _>>()?;
+        let volumes = reader.count(12 + COPY_BYTES)?;
+        if volumes == 0 || volumes > MAX_SERVERS {
+            return Err(reader.bad("a number of volumes that cannot be"));
+        }
+        let mut view = Self { epoch, pool, replicas, servers, volumes: Vec::with_capacity(volumes) };
+        let mut used = BTreeSet::new();
+        for _ in 0..volumes {
+            let volume = view.read_volume(reader, &mut used)?;
+            view.volumes.push(volume);
+        }
+        reader.end()?;
+        Ok(view)
+    }
+
+    fn read_volume(&self, reader: &mut Reader, used: &mut BTreeSet<Place>) -> Result<Volume, BadField> {
+        let since = reader.u64()?;
+        if since < FIRST_EPOCH || since > self.epoch {
+            return Err(reader.bad("a primary since an epoch that was not"));
+        }
+        let copies = reader.count(COPY_BYTES)?;
+        if copies == 0 {
+            return Err(reader.bad("a volume without copies"));
+        }
+        let primary = self.read_copy(reader, used)?;
+        if primary.syncing {
+            return Err(reader.bad("a primary that is being filled"));
+        }
+        let mut holders = BTreeSet::from([primary.server]);
+        let mut backups = Vec::with_capacity(copies - 1);
+        for _ in 1..copies {
+            let copy = self.read_copy(reader, used)?;
+            if !holders.insert(copy.server) {
+                return Err(reader.bad("two copies of a volume on one server"));
+            }
+            backups.push(copy);
+        }
+        Ok(Volume { primary, since, backups })
+    }
+
+    fn read_copy(&self, reader: &mut Reader, used: &mut BTreeSet<Place>) -> Result<VolumeCopy, BadField> {
+        let (server, slot) = (MemoryServerId(reader.u16()?), reader.u16()?);
+        let copy = VolumeCopy { server, slot, syncing: read_bool(reader)? };
+        if self.incarnation(server).is_none() {
+            return Err(reader.bad("a copy on a server that is not in the view"));
+        }
+        if slot >= self.replicas || !used.insert(copy.place()) {
+            return Err(reader.bad("a copy in a slot that is not there or holds another one"));
+        }
+        Ok(copy)
+    }
+}
+
+fn read_epoch(reader: &mut Reader) -> Result<u64, BadField> {
+    let epoch = reader.u64()?;
+    if !(FIRST_EPOCH..EPOCH_END).contains(&epoch) {
+        return Err(reader.bad("an epoch that cannot be"));
+    }
+    Ok(epoch)
+}
+
+fn read_bool(reader: &mut Reader) -> Result<bool, BadField> {
+    match reader.u8()? {
+        0 => Ok(false),
+        1 => Ok(true),
+        _ => Err(reader.bad("neither yes nor no")),
+    }
+}
+
+fn read_server(reader: &mut Reader) -> Result<Server, BadField> {
+    let incarnation = reader.u64()?;
+    let is_in = read_bool(reader)?;
+    let address = reader.counted()?;
+    let Ok(address) = text(address) else { return Err(reader.bad("an address that is no text")) };
+    Ok(Server { address: address.to_owned(), incarnation, is_in })
+}

@@ -1,0 +1,412 @@
+//! A cluster in virtual time: servers with an acceptor, a lease and a clock each, which propose views to one
+//! another, while messages are lost, late and repeated, the network is cut, and servers stop and crash.
+//!
+//! - Decided views form one chain, and a proposal never decides one that is older than one decided before.
+//! - At no moment do two servers serve a volume. The primary of a volume was a whole copy in the view before.
+//! - Some time after the last fault, if enough acceptors are left, dead servers are out of the view if that loses no
+//!   volume, and living primaries serve.
+
+mod chain;
+mod node;
+
+use std::cell::RefCell;
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::rc::Rc;
+
+use pando_fabric::{MemoryServerId, Random};
+use pando_member::{Acceptor, AcceptorId, ServerLease, Serves, Terms, View, VolumeId};
+
+use crate::{below, seeds};
+use chain::Chain;
+use node::{Clock, Node, Process};
+
+/// Times are in units of a thousandth of a lease.
+const LEASE: u64 = 1000;
+/// Duration of the faults.
+const FAULTS: u64 = 9 * LEASE;
+/// Time for messages, the changes of several views included, that suffices after the last fault, besides the times for
+/// which servers must wait.
+const SLACK: u64 = 2 * LEASE;
+const SEEDS: u64 = 2000;
+
+#[derive(Clone)]
+enum What {
+    Deliver {
+        to: usize,
+        from: usize,
+        bytes: Rc<[u8]>,
+    },
+    Tick {
+        node: usize,
+        process: u64,
+    },
+    /// A wait of a server may be over.
+    Look {
+        node: usize,
+    },
+    Fault,
+    /// No message reaches this server.
+    CutOff {
+        node: usize,
+    },
+    Resume {
+        node: usize,
+    },
+    Restart {
+        node: usize,
+    },
+}
+
+impl What {
+    fn node(&self) -> Option<usize> {
+        match *self {
+            Self::Deliver { to, .. } => Some(to),
+            Self::Tick { node, .. } | Self::Look { node } => Some(node),
+            _ => None,
+        }
+    }
+}
+
+struct Event {
+    at: u64,
+    order: u64,
+    what: What,
+}
+
+impl Event {
+    fn key(&self) -> (u64, u64) {
+        (self.at, self.order)
+    }
+}
+
+impl PartialEq for Event {
+    fn eq(&self, other: &Self) -> bool {
+        self.key() == other.key()
+    }
+}
+
+impl Eq for Event {}
+
+impl PartialOrd for Event {
+    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Event {
+    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
+        self.key().cmp(&other.key())
+    }
+}
+
+struct Network {
+    /// By sender, then receiver.
+    cut: Vec<Vec<bool>>,
+    /// Of 100 messages, so many are lost, as many come twice, and as many are late.
+    faulty: u64,
+}
+
+struct Sim {
+    random: Random,
+    now: u64,
+    events: BinaryHeap<Reverse<Event>>,
+    order: u64,
+    network: Network,
+    nodes: Vec<Node>,
+    ids: Vec<AcceptorId>,
+    terms: Terms,
+    first: View,
+    chain: Rc<RefCell<Chain>>,
+    /// Number of the next process; also of the next incarnation.
+    number: u64,
+    /// Memories that may still be lost.
+    losses: u64,
+    calm: bool,
+}
+
+impl Sim {
+    fn new(seed: u64) -> Self {
+        let random = Random::new(seed);
+        let n = [2, 3, 3, 3, 3, 4, 4, 5, 5, 7][below(&random, 10) as usize];
+        let replicas = 2 + below(&random, (n as u64 - 1).min(2)) as u16;
+        let terms = Terms { lease: LEASE, suspect_after: LEASE / 2 + below(&random, 3 * LEASE / 2) };
+        let servers = (0..n).map(|i| pando_member::Server::new(format!("server-{i}:1"), 1)).collect();
+        let ids = (0..n).map(|i| AcceptorId { server: MemoryServerId(i as u16), incarnation: 1 });
+        let ids: Vec<_> = ids.collect();
+        let nodes =
+            ids.iter().map(|id| Node::new(Clock::any(&random), Acceptor::new(*id).encode())).collect();
+        let losses = if below(&random, 8) == 0 { n as u64 } else { below(&random, (n as u64).div_ceil(2)) };
+        let mut sim = Self {
+            now: 0,
+            events: BinaryHeap::new(),
+            order: 0,
+            network: Network {
+                cut: vec![vec![false; n]; n],
+                faulty: [0, 1, 5, 15][below(&random, 4) as usize],
+            },
+            nodes,
+            ids,
+            terms,
+            first: View::new(7, replicas, servers).expect("as many servers as copies"),
+            chain: Rc::default(),
+            number: 2,
+            losses,
+            calm: false,
+            random,
+        };
+        (0..n).for_each(|node| sim.start(node));
+        sim.after(2 * LEASE / 3, What::Fault);
+        sim
+    }
+
+    fn below(&self, end: u64) -> u64 {
+        below(&self.random, end)
+    }
+
+    fn any_node(&self) -> usize {
+        self.below(self.nodes.len() as u64) as usize
+    }
+
+    fn next_number(&mut self) -> u64 {
+        self.number += 1;
+        self.number
+    }
+
+    fn after(&mut self, delay: u64, what: What) {
+        self.order += 1;
+        self.events.push(Reverse(Event { at: self.now + delay, order: self.order, what }));
+    }
+
+    fn send(&mut self, from: usize, to: usize, bytes: &Rc<[u8]>) {
+        let faulty = if self.calm { 0 } else { self.network.faulty };
+        if self.network.cut[from][to] || self.below(100) < faulty {
+            return;
+        }
+        let copies = 1 + u64::from(self.below(100) < faulty);
+        for _ in 0..copies {
+            let most = if self.below(100) < faulty { 2 * LEASE } else { 20 };
+            let delay = 1 + if from == to { 0 } else { self.below(most) };
+            self.after(delay, What::Deliver { to, from, bytes: Rc::clone(bytes) });
+        }
+    }
+
+    /// Starts a process on `node`, with what the memory of the server holds.
+    fn start(&mut self, node: usize) {
+        let number = self.next_number();
+        let lease = self.lease(node, number);
+        let acceptor = Acceptor::decode(&self.nodes[node].stored).expect("as it was stored");
+        self.nodes[node].process = Some(Process::new(number, acceptor, lease));
+        let delay = self.below(50);
+        self.after(delay, What::Tick { node, process: number });
+    }
+
+    fn lease(&self, node: usize, process: u64) -> ServerLease {
+        let incarnation = self.nodes[node].incarnation;
+        ServerLease::new(MemoryServerId(node as u16), incarnation, process, &self.ids, self.terms)
+    }
+
+    fn handle(&mut self, what: What) -> Result<(), String> {
+        if let Some(node) = what.node() {
+            if let Some(waiting) = &mut self.nodes[node].stopped {
+                waiting.push(what);
+                return Ok(());
+            }
+            match what {
+                What::Deliver { to, from, bytes } => self.deliver(to, from, &bytes)?,
+                What::Tick { node, process } => self.tick(node, process),
+                _ => {}
+            }
+            return self.check_serving(node);
+        }
+        match what {
+            What::Fault => self.fault(),
+            What::CutOff { node } if !self.calm => self.cut_off(node),
+            What::Resume { node } => {
+                for event in self.nodes[node].stopped.take().into_iter().flatten() {
+                    self.handle(event)?;
+                }
+            }
+            What::Restart { node } if self.nodes[node].process.is_none() && !self.calm => self.start(node),
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn serves(&self, node: usize, volume: VolumeId) -> Serves {
+        let Node { process, clock, .. } = &self.nodes[node];
+        process.as_ref().map_or(Serves::Elsewhere, |it| it.lease.serves_volume(volume, clock.at(self.now)))
+    }
+
+    /// Checks that nobody else serves what `node` serves. Done whenever a server may have begun to serve.
+    fn check_serving(&mut self, node: usize) -> Result<(), String> {
+        for v in 0..self.nodes.len() {
+            let volume = VolumeId(v as u16);
+            match self.serves(node, volume) {
+                Serves::Yes => {
+                    let mut others = (0..self.nodes.len()).filter(|other| *other != node);
+                    if let Some(other) = others.find(|other| self.serves(*other, volume) == Serves::Yes) {
+                        return Err(format!("{node} and {other} serve volume {v} at {}", self.now));
+                    }
+                    let view = self.nodes[node].process.as_ref().and_then(|process| process.view.as_ref());
+                    if !self.is_alive(node, view.and_then(|view| view.incarnation(self.ids[node].server))) {
+                        return Err(format!("{node} serves volume {v} without its memory at {}", self.now));
+                    }
+                }
+                Serves::Waits(time) if self.nodes[node].looks_at < self.now => {
+                    // Clocks run too fast, if not right.
+                    let delay = (time * 1000).div_ceil(self.nodes[node].clock.rate).max(1);
+                    self.nodes[node].looks_at = self.now + delay;
+                    self.after(delay, What::Look { node });
+                }
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    fn fault(&mut self) {
+        let (node, n) = (self.any_node(), self.nodes.len());
+        match self.below(10) {
+            0..2 => {
+                let side = self.below(1 << n);
+                let cut = |from: usize, to: usize| (side >> from ^ side >> to) & 1 == 1;
+                self.network.cut = (0..n).map(|from| (0..n).map(|to| cut(from, to)).collect()).collect();
+            }
+            2 => (0..n).filter(|to| *to != node).for_each(|to| self.network.cut[node][to] = true),
+            3 => self.cut_off(node),
+            4 => {
+                let other = self.any_node();
+                self.network.cut[node][other] = node != other;
+            }
+            5..7 => self.heal(),
+            7 if self.nodes[node].stopped.is_none() => {
+                self.nodes[node].stopped = Some(Vec::new());
+                let delay = self.below(3 * LEASE);
+                self.after(delay, What::Resume { node });
+            }
+            kind => {
+                self.nodes[node].process = None;
+                if kind == 9 && self.losses > 0 {
+                    self.losses -= 1;
+                    self.lose_memory(node);
+                }
+                let most = [LEASE / 10, 3 * LEASE][self.below(2) as usize];
+                let delay = self.below(most);
+                self.after(delay, What::Restart { node });
+            }
+        }
+        let delay = self.below(LEASE);
+        self.after(delay, What::Fault);
+    }
+
+    fn lose_memory(&mut self, node: usize) {
+        let id = AcceptorId { incarnation: self.next_number(), ..self.ids[node] };
+        self.nodes[node].incarnation = id.incarnation;
+        self.nodes[node].stored = Acceptor::new(id).encode();
+    }
+
+    fn cut_off(&mut self, node: usize) {
+        (0..self.nodes.len())
+            .filter(|from| *from != node)
+            .for_each(|from| self.network.cut[from][node] = true);
+    }
+
+    fn heal(&mut self) {
+        self.network.cut.iter_mut().for_each(|to| to.fill(false));
+    }
+
+    fn run_until(&mut self, end: u64) -> Result<(), String> {
+        while let Some(Reverse(event)) = self.events.pop() {
+            if event.at >= end {
+                self.events.push(Reverse(event));
+                break;
+            }
+            self.now = event.at;
+            self.handle(event.what)?;
+            self.chain.borrow_mut().broken.take().map_or(Ok(()), Err)?;
+        }
+        self.now = end;
+        Ok(())
+    }
+
+    /// No fault happens any more, and some of the dead servers never come back.
+    fn calm_down(&mut self) -> Result<(), String> {
+        self.heal();
+        self.events.retain(|event| !matches!(event.0.what, What::Fault | What::Restart { .. }));
+        self.calm = true;
+        for node in 0..self.nodes.len() {
+            self.handle(What::Resume { node })?;
+            if self.nodes[node].process.is_none() && self.below(3) > 0 {
+                self.start(node);
+            }
+        }
+        Ok(())
+    }
+
+    fn is_alive(&self, node: usize, incarnation: Option<u64>) -> bool {
+        self.nodes[node].process.is_some() && incarnation == Some(self.nodes[node].incarnation)
+    }
+
+    /// Whether there had to be progress.
+    fn check_progress(&self) -> Result<bool, String> {
+        let acceptors = (0..self.nodes.len()).filter(|node| {
+            let process = self.nodes[*node].process.as_ref();
+            process.is_some_and(|process| process.acceptor.id() == self.ids[*node])
+        });
+        let chain = self.chain.borrow();
+        let Some((_, newest)) = chain.decided.last_key_value() else { return Ok(false) };
+        let view = View::decode(newest).map_err(|error| error.to_string())?;
+        let lives = |server: &MemoryServerId| self.is_alive(usize::from(server.0), view.incarnation(*server));
+        if acceptors.count() <= self.nodes.len() / 2 || !view.members().any(|server| lives(&server)) {
+            return Ok(false);
+        }
+        for server in view.members().filter(|server| !lives(server)) {
+            if view.without(server).is_ok() {
+                return Err(format!("{server} is dead, but in the view {}", view.epoch()));
+            }
+        }
+        for v in 0..view.volumes() {
+            let volume = VolumeId(v as u16);
+            let primary = view.primary(volume).expect("there is such a volume").server;
+            let serves = self.serves(usize::from(primary.0), volume);
+            if lives(&primary) && serves != Serves::Yes {
+                return Err(format!("{serves:?} says {primary} of volume {v} in the view {}", view.epoch()));
+            }
+        }
+        Ok(true)
+    }
+}
+
+/// Number of decided views of a random run, and whether progress was demanded at its end.
+#[derive(Debug, Default)]
+pub struct Outcome {
+    pub views: usize,
+    pub progress: bool,
+}
+
+/// # Errors
+/// Which property does not hold.
+pub fn run(seed: u64) -> Result<Outcome, String> {
+    let mut sim = Sim::new(seed);
+    sim.run_until(FAULTS)?;
+    sim.calm_down()?;
+    sim.run_until(FAULTS + sim.terms.suspect_after + sim.terms.wait() + SLACK)?;
+    sim.chain.borrow().check()?;
+    let progress = sim.check_progress()?;
+    let views = sim.chain.borrow().decided.len();
+    Ok(Outcome { views, progress })
+}
+
+#[test]
+fn a_cluster_with_faults_keeps_its_promises() {
+    let (mut views, mut progress) = (0, 0);
+    let seeds = seeds(SEEDS);
+    for seed in seeds.clone() {
+        let outcome = run(seed).unwrap_or_else(|error| panic!("seed {seed}: {error}"));
+        views += outcome.views;
+        progress += u64::from(outcome.progress);
+    }
+    println!("seeds {seeds:?}: {views} views; progress was demanded of {progress}");
+    assert!(progress >= (seeds.end - seeds.start) / 2, "only {progress} of {seeds:?} could show progress");
+}

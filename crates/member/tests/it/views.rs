@@ -1,0 +1,129 @@
+//! Views: where copies are placed, what changes do, which are refused, and what damage is found.
+
+use pando_fabric::{GlobalAddr, MAX_SERVERS, MemoryServerId};
+use pando_member::{FIRST_EPOCH, LostVolumes, Place, Server, View, ViewError, VolumeCopy, VolumeId};
+
+const S: fn(u16) -> MemoryServerId = MemoryServerId;
+const V: fn(u16) -> VolumeId = VolumeId;
+
+fn view(n: u16, replicas: u16) -> View {
+    View::new(7, replicas, (0..n).map(|i| Server::new(format!("host-{i}:1"), 1)).collect()).expect("a view")
+}
+
+fn copy(server: u16, slot: u16) -> VolumeCopy {
+    VolumeCopy { server: S(server), slot, syncing: false }
+}
+
+#[test]
+fn copies_are_chained() {
+    let view = view(4, 3);
+    assert_eq!((view.epoch(), view.pool(), view.replicas(), view.is_replicated()), (FIRST_EPOCH, 7, 3, true));
+    assert_eq!(view.primary(V(3)), Some(copy(3, 0)));
+    assert_eq!(view.backups(V(3)), [copy(0, 1), copy(1, 2)]);
+    assert_eq!(copy(1, 2).shift(4096), 8192);
+    assert_eq!((view.primary(V(4)), view.backups(V(4)), view.primary_since(V(4))), (None, &[][..], None));
+    assert_eq!((view.free_slots().count(), view.wanting().count(), view.volumes()), (0, 0, 4));
+    assert_eq!(view.members().collect::<Vec<_>>(), (0..4).map(S).collect::<Vec<_>>());
+    assert_eq!(VolumeId::of(GlobalAddr::new(S(3), 64)), V(3));
+    let single = self::view(2, 1);
+    assert!(!single.is_replicated() && single.backups(V(0)).is_empty());
+}
+
+#[test]
+fn impossible_views_are_refused() {
+    let servers = |n: usize| vec![Server::new("", 0); n];
+    assert_eq!(View::new(1, 0, servers(2)), Err(ViewError::Copies { replicas: 0, servers: 2 }));
+    assert_eq!(View::new(1, 3, servers(2)), Err(ViewError::Copies { replicas: 3, servers: 2 }));
+    assert_eq!(View::new(1, 1, servers(0)), Err(ViewError::Copies { replicas: 1, servers: 0 }));
+    let many = MAX_SERVERS + 1;
+    assert_eq!(View::new(1, 1, servers(many)), Err(ViewError::TooManyServers { servers: many }));
+    assert!(View::new(1, 2, servers(MAX_SERVERS)).is_ok());
+}
+
+#[test]
+fn a_server_leaves_and_comes_back() {
+    let first = view(3, 2);
+    let second = first.without(S(1)).expect("nothing is lost");
+    assert_eq!((second.epoch(), second.incarnation(S(1))), (2, None));
+    assert_eq!((second.primary(V(1)), second.primary_since(V(1))), (Some(copy(2, 1)), Some(2)));
+    assert_eq!((second.primary(V(0)), second.primary_since(V(0))), (Some(copy(0, 0)), Some(1)));
+    assert_eq!(second.wanting().collect::<Vec<_>>(), [V(0), V(1)]);
+    assert_eq!(second.free_slots().count(), 0);
+    assert_eq!(second.without(S(1)), Ok(second.clone()), "once is enough");
+    assert_eq!(second.without(S(9)), Ok(second.clone()), "there is none");
+
+    let lost = second.without(S(2)).expect_err("two volumes have one copy each");
+    assert_eq!(lost, LostVolumes { server: S(2), volumes: vec![1] });
+    assert_eq!(lost.to_string(), "without memory server 2, no whole copy would be left of the volumes [1]");
+
+    assert_eq!(second.readmit(S(1), 1), Err(ViewError::Outdated { server: S(1), incarnation: 1 }));
+    assert_eq!(second.readmit(S(0), 2), Err(ViewError::IsIn { server: S(0) }));
+    assert_eq!(second.readmit(S(3), 2), Err(ViewError::NoServer { server: S(3) }));
+    let third = second.readmit(S(1), 2).expect("it is out");
+    assert_eq!(third.free_slots().collect::<Vec<_>>(), [0, 1].map(|slot| Place { server: S(1), slot }));
+
+    assert_eq!(second.with_copy(V(1), S(1), 0), Err(ViewError::IsOut { server: S(1) }));
+    assert_eq!(third.with_copy(V(3), S(1), 0), Err(ViewError::NoVolume { volume: 3 }));
+    assert_eq!(third.with_copy(V(1), S(1), 2), Err(ViewError::NotFree { server: S(1), slot: 2 }));
+    assert_eq!(third.with_copy(V(1), S(0), 0), Err(ViewError::NotFree { server: S(0), slot: 0 }));
+    assert_eq!(third.with_copy(V(1), S(2), 0), Err(ViewError::HasCopy { volume: 1, server: S(2) }));
+    let fourth = third.with_copy(V(1), S(1), 1).expect("a free slot");
+    assert_eq!(fourth.backups(V(1)), [VolumeCopy { syncing: true, ..copy(1, 1) }]);
+    assert_eq!((fourth.wanting().count(), fourth.free_slots().count()), (1, 1));
+
+    // A copy that is being filled does not count as one.
+    assert_eq!(fourth.without(S(2)).expect_err("no other whole copy").volumes, [1]);
+    assert_eq!(fourth.copied(V(0), S(1)), Err(ViewError::NotSyncing { volume: 0, server: S(1) }));
+    let fifth = fourth.copied(V(1), S(1)).expect("it is syncing");
+    assert_eq!(fifth.copied(V(1), S(1)), Err(ViewError::NotSyncing { volume: 1, server: S(1) }));
+    let sixth = fifth.without(S(2)).expect("a whole copy");
+    assert_eq!((sixth.primary(V(1)), sixth.primary_since(V(1))), (Some(copy(1, 1)), Some(6)));
+    assert_eq!(View::decode(&sixth.encode()), Ok(sixth));
+}
+
+#[test]
+fn a_whole_backup_is_promoted_before_a_syncing_one() {
+    let mut view = view(4, 3);
+    view = view.without(S(1)).map(|view| view.readmit(S(1), 2).expect("it is out")).expect("3 copies");
+    view = view.with_copy(V(0), S(1), 0).expect("a free slot");
+    assert_eq!(view.backups(V(0)).iter().map(|copy| copy.syncing).collect::<Vec<_>>(), [false, true]);
+    let next = view.without(S(0)).expect("a whole copy");
+    assert_eq!((next.primary(V(0)), next.backups(V(0)).len()), (Some(copy(2, 2)), 1));
+}
+
+/// The encoded first view of two servers with empty addresses and two copies, with changes to it.
+fn damaged(changes: &[(usize, u8)]) -> String {
+    let mut bytes = View::new(7, 2, vec![Server::new("", 1); 2]).expect("a view").encode();
+    // The head has 22 bytes, a server 13, the number of volumes 4, and a volume 12 with 5 for each copy.
+    assert_eq!(bytes.len(), 22 + 2 * 13 + 4 + 2 * (12 + 2 * 5));
+    changes.iter().for_each(|(at, byte)| bytes[*at] = *byte);
+    View::decode(&bytes).map_or_else(|error| error.what.to_owned(), |_| "nothing".to_owned())
+}
+
+#[test]
+fn damage_is_named() {
+    let volume = 22 + 2 * 13 + 4;
+    let (primary, backup) = (volume + 12, volume + 17);
+    assert_eq!(damaged(&[]), "nothing");
+    for (changes, what) in [
+        (&[(0, 0)][..], "an epoch that cannot be"),
+        (&[(7, 0x80)], "an epoch that cannot be"),
+        (&[(16, 0)], "a number of servers that does not fit the copies"),
+        (&[(16, 3)], "a number of servers that does not fit the copies"),
+        (&[(18, 200)], "more items than bytes"),
+        (&[(30, 2)], "neither yes nor no"),
+        (&[(volume - 4, 0)], "a number of volumes that cannot be"),
+        (&[(volume - 4, 1)], "more than belongs there"),
+        (&[(volume, 2)], "a primary since an epoch that was not"),
+        (&[(volume, 0)], "a primary since an epoch that was not"),
+        (&[(volume + 8, 0)], "a volume without copies"),
+        (&[(primary + 4, 1)], "a primary that is being filled"),
+        (&[(primary, 2)], "a copy on a server that is not in the view"),
+        (&[(30, 0)], "a copy on a server that is not in the view"),
+        (&[(primary + 2, 2)], "a copy in a slot that is not there or holds another one"),
+        (&[(backup, 0)], "two copies of a volume on one server"),
+        (&[(backup + 2, 0)], "a copy in a slot that is not there or holds another one"),
+    ] {
+        assert_eq!(damaged(changes), what, "{changes:?}");
+    }
+}
