@@ -9,7 +9,7 @@ fi
 
 optional=(-p pando -p pando-cli -p pando-fabric-verbs)
 features=pando-cli/verbs,pando-cli/arrow,pando/arrow,pando/power,pando/defects,pando-fabric-verbs/verbs
-for crate in lab pool log member elf elf-remote dex sherman smart; do
+for crate in lab pool log member replica elf elf-remote dex sherman smart; do
     optional+=(-p "pando-$crate")
     features+=,pando-$crate/defects
 done

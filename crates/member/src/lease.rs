@@ -226,6 +226,11 @@ impl ServerLease {
         }
     }
 
+    /// Number of this server.
+    pub fn me(&self) -> MemoryServerId {
+        self.me
+    }
+
     /// Epoch of the newest view that it knows; 0 if none.
     pub fn epoch(&self) -> u64 {
         self.epoch

@@ -6,8 +6,8 @@
 //! each function that changes something returns the view of the next epoch.
 //!
 //! ```text
-//! epoch 8 | pool 8 | copies wanted 2 | count 4, servers | count 4, volumes
-//! server   incarnation 8 | in the view 1 | length 4, address
+//! epoch 8 | pool 8 | copies wanted 2 | bytes of a slot 8 | count 4, servers | count 4, volumes
+//! server   incarnation 8 | incarnation as an acceptor 8 | in the view 1 | length 4, address
 //! volume   epoch since which it has this primary 8 | count 4, copies, the primary first
 //! copy     server 2 | slot 2 | syncing 1
 //! ```
@@ -19,11 +19,14 @@ use pando_fabric::defect::defect;
 use pando_fabric::{GlobalAddr, MAX_SERVERS, MemoryServerId};
 
 use crate::defect::Defect;
+use crate::register::AcceptorId;
 
 /// Epoch of the first view of a pool.
 pub const FIRST_EPOCH: u64 = 1;
 /// No view gets so far by changes; encoded views from here on are damaged.
 const EPOCH_END: u64 = 1 << 63;
+/// Least bytes of an encoded server, and those of a copy.
+const SERVER_BYTES: usize = 21;
 const COPY_BYTES: usize = 5;
 
 /// Number of a volume: the memory server part of a global address in a replicated pool.
@@ -76,13 +79,15 @@ impl VolumeCopy {
 pub struct Server {
     address: String,
     incarnation: u64,
+    /// Incarnation with which it became an acceptor of the register.
+    acceptor: u64,
     is_in: bool,
 }
 
 impl Server {
     /// A server in the view. `incarnation` changes whenever its memory is lost or outdated.
     pub fn new(address: impl Into<String>, incarnation: u64) -> Self {
-        Self { address: address.into(), incarnation, is_in: true }
+        Self { address: address.into(), incarnation, acceptor: incarnation, is_in: true }
     }
 
     pub fn address(&self) -> &str {
@@ -157,6 +162,7 @@ pub struct View {
     epoch: u64,
     pool: u64,
     replicas: u16,
+    slot_bytes: u64,
     servers: Vec<Server>,
     volumes: Vec<Volume>,
 }
@@ -180,7 +186,20 @@ impl View {
             let copy = |k| VolumeCopy::whole(MemoryServerId(((v + usize::from(k)) % n) as u16), k);
             Volume { primary: copy(0), since: FIRST_EPOCH, backups: (1..replicas).map(copy).collect() }
         };
-        Ok(Self { epoch: FIRST_EPOCH, pool, replicas, servers, volumes: (0..n).map(volume).collect() })
+        let volumes = (0..n).map(volume).collect();
+        Ok(Self { epoch: FIRST_EPOCH, pool, replicas, slot_bytes: 1, servers, volumes })
+    }
+
+    /// This view with slots of `bytes` bytes, at least 1: volumes have as many.
+    pub fn with_slots_of(self, bytes: u64) -> Self {
+        Self { slot_bytes: bytes.max(1), ..self }
+    }
+
+    /// This first view of a pool as the successor of the last view of another pool on the same servers.
+    pub fn in_place_of(mut self, old: &Self) -> Self {
+        self.epoch = old.epoch + 1;
+        self.volumes.iter_mut().for_each(|volume| volume.since = self.epoch);
+        self
     }
 
     pub fn epoch(&self) -> u64 {
@@ -218,6 +237,21 @@ impl View {
     pub fn incarnation(&self, server: MemoryServerId) -> Option<u64> {
         let server = self.servers.get(usize::from(server.0))?;
         server.is_in.then_some(server.incarnation)
+    }
+
+    /// The acceptors of the register: all servers, as they were at the beginning.
+    pub fn acceptors(&self) -> impl Iterator<Item = AcceptorId> {
+        let all = (0..).zip(&self.servers);
+        all.map(|(number, server)| AcceptorId {
+            server: MemoryServerId(number),
+            incarnation: server.acceptor,
+        })
+    }
+
+    /// Bytes of a slot.
+    #[inline]
+    pub fn slot_bytes(&self) -> u64 {
+        self.slot_bytes
     }
 
     /// Number of volumes.
@@ -358,9 +392,11 @@ impl View {
         out.put_u64(self.epoch);
         out.put_u64(self.pool);
         out.put_u16(self.replicas);
+        out.put_u64(self.slot_bytes);
         out.put_u32(self.servers.len() as u32);
         for server in &self.servers {
             out.put_u64(server.incarnation);
+            out.put_u64(server.acceptor);
             out.push(u8::from(server.is_in));
             out.put_counted(server.address.as_bytes());
         }
@@ -392,8 +428,11 @@ impl View {
     pub fn decode(bytes: &[u8]) -> Result<Self, BadField> {
         let reader = &mut Reader::new(bytes);
         let epoch = read_epoch(reader)?;
-        let (pool, replicas) = (reader.u64()?, reader.u16()?);
-        let n = reader.count(13)?;
+        let (pool, replicas, slot_bytes) = (reader.u64()?, reader.u16()?, reader.u64()?);
+        if slot_bytes == 0 {
+            return Err(reader.bad("slots without bytes"));
+        }
+        let n = reader.count(SERVER_BYTES)?;
         if n > MAX_SERVERS || replicas == 0 || usize::from(replicas) > n {
             return Err(reader.bad("a number of servers that does not fit the copies"));
         }
@@ -402,7 +441,8 @@ impl View {
         if volumes == 0 || volumes > MAX_SERVERS {
             return Err(reader.bad("a number of volumes that cannot be"));
         }
-        let mut view = Self { epoch, pool, replicas, servers, volumes: Vec::with_capacity(volumes) };
+        let mut view =
+            Self { epoch, pool, replicas, slot_bytes, servers, volumes: Vec::with_capacity(volumes) };
         let mut used = BTreeSet::new();
         for _ in 0..volumes {
             let volume = view.read_volume(reader, &mut used)?;
@@ -467,9 +507,9 @@ fn read_bool(reader: &mut Reader) -> Result<bool, BadField> {
 }
 
 fn read_server(reader: &mut Reader) -> Result<Server, BadField> {
-    let incarnation = reader.u64()?;
+    let (incarnation, acceptor) = (reader.u64()?, reader.u64()?);
     let is_in = read_bool(reader)?;
     let address = reader.counted()?;
     let Ok(address) = text(address) else { return Err(reader.bad("an address that is no text")) };
-    Ok(Server { address: address.to_owned(), incarnation, is_in })
+    Ok(Server { address: address.to_owned(), incarnation, acceptor, is_in })
 }

@@ -15,9 +15,11 @@ use std::time::Duration;
 
 use pando_fabric::{Fabric, MemoryServerId};
 use pando_fabric_local::{
-    ExclusiveLock, HugePages, LocalConfig, LocalFabric, ServedRegion, ShmConfig, ShmFabric, this_process,
+    ExclusiveLock, HugePages, LocalConfig, LocalFabric, ServedRegion, ShmConfig, ShmFabric,
 };
-use pando_fabric_net::{OtherWay, Secret, ServerConfig, ServerCounts, TcpConfig, TcpFabric, TcpServer};
+use pando_fabric_net::{
+    OtherWay, Secret, ServerConfig, ServerCounts, TcpConfig, TcpFabric, TcpServer, random_nonzero,
+};
 use pando_fabric_verbs::VerbsOptions;
 
 use crate::error::{Error, Result};
@@ -292,17 +294,18 @@ fn beside(backing: &Backing, what: &str) -> Option<PathBuf> {
 /// whenever the contents are lost.
 fn memory(config: &MemoryServerConfig) -> Result<(ServedRegion, Option<ExclusiveLock>, u64)> {
     let first = MemoryServerId(0);
-    // Two processes differ in start time or pid.
-    let (pid, start_time) = this_process();
-    let of_process = (start_time << 24) ^ u64::from(pid);
     let path = match &config.backing {
         Backing::Anonymous => {
             let (server_sizes, huge_pages) = (vec![config.size], config.huge_pages);
             let local = LocalFabric::new(LocalConfig { server_sizes, huge_pages })?;
-            return Ok((local.served_region(first)?, None, of_process));
+            return Ok((local.served_region(first)?, None, random_nonzero()));
         }
         Backing::HugePages => {
-            return Ok((LocalFabric::of_huge_pages(config.size)?.served_region(first)?, None, of_process));
+            return Ok((
+                LocalFabric::of_huge_pages(config.size)?.served_region(first)?,
+                None,
+                random_nonzero(),
+            ));
         }
         Backing::File(path) => path,
     };

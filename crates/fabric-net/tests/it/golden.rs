@@ -25,7 +25,7 @@ fn written(request: Request<'_>) -> Vec<u8> {
 
 #[test]
 fn requests_have_these_bytes() {
-    assert_eq!(VERSION, 3);
+    assert_eq!(VERSION, 4);
     let offset = 0x0102_0304_0506;
     // op, zero, kind, length, offset, body.
     for (request, golden) in [

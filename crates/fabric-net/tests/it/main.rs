@@ -2,4 +2,5 @@
 
 mod conformance;
 mod golden;
+mod group;
 mod wire;

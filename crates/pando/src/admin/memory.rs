@@ -93,6 +93,7 @@ impl Cluster {
     pub fn add_memory_server(&self, bytes: u64) -> Result<MemoryServerId> {
         let shared = &self.shared;
         shared.writable()?;
+        shared.fabric.check_no_copies("adding a memory server")?;
         shared.with_endpoint(|ep| {
             // Excludes other processes that add a server or attach.
             let _lock = shared.fabric.lock_exclusive(shared.config.patience())?;
@@ -152,6 +153,7 @@ impl Cluster {
         let shared = &self.shared;
         shared.writable()?;
         shared.config.check_unlogged("moving nodes between memory servers")?;
+        shared.fabric.check_no_copies("draining a memory server")?;
         let registry = lock(&self.registry.open);
         shared.with_endpoint(|ep| {
             if server.0 == 0 {

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::thread;
 
 use pando_dex::{LOG_PER_CACHE_BYTE, LOG_SEGMENTS_MIN};
+use pando_fabric::Endpoint;
 use pando_fabric::GlobalAddr;
 use pando_log::{Blocks, Contents, Log, LogError, Options, Persistence, Shape, Space};
 use pando_pool::{IndexRecord, LogChange, LogPlace, Placement, PoolError};
@@ -213,7 +214,7 @@ pub(crate) fn of_log(error: LogError) -> Error {
 /// Size of each of `count` logs by the cache, at most a quarter of the pool together: whole segments in all lanes.
 fn bytes_of_log(shared: &Shared, count: usize) -> Result<u64> {
     let segment = shared.pool.max_block();
-    let pool: u64 = shared.fabric.regions().iter().map(|region| region.len).sum();
+    let pool: u64 = shared.with_endpoint(|ep| Ok(ep.regions().iter().map(|region| region.len).sum()))?;
     let wanted = shared.config.cache.saturating_mul(LOG_PER_CACHE_BYTE).min(pool / 4 / count.max(1) as u64);
     let segments = wanted / segment;
     let lanes = lanes_of(segments);

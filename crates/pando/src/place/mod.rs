@@ -86,6 +86,14 @@ impl AnyFabric {
         self.connections().is_some_and(|connections| connections.view().is_some())
     }
 
+    /// Refuses `what` if memory servers have copies of each other's memory.
+    pub fn check_no_copies(&self, what: &str) -> Result<()> {
+        match self.has_copies() {
+            false => Ok(()),
+            true => Err(Error::InvalidOption(format!("{what} is not possible in a pool with copies"))),
+        }
+    }
+
     /// Addresses of memory servers elsewhere, in the order of their numbers.
     pub fn addresses(&self) -> Vec<String> {
         self.connections().map(TcpFabric::addresses).unwrap_or_default()
@@ -96,9 +104,11 @@ impl AnyFabric {
         if let Self::Shm(fabric) = self {
             return Ok(fabric.flush()?);
         }
-        let Some(connections) = self.connections() else { return Ok(()) };
-        let ep = connections.endpoint(0)?;
-        for region in connections.regions() {
+        if self.connections().is_none() {
+            return Ok(());
+        }
+        let ep = self.endpoint(0)?;
+        for region in ep.regions() {
             block_on(&ep, ep.persist(GlobalAddr::new(region.server, 0), region.len))?;
         }
         Ok(())

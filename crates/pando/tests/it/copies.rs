@@ -26,7 +26,7 @@ fn any_memory_server_may_be_lost() {
         let config = Config::tcp(addresses(&servers)).replicas(2).cache(1 << 20);
         let cluster = Cluster::open(config.clone().create(Create::New)).expect("a pool");
         let index = cluster.create_index("trees", &IndexOptions::integers()).expect("an index");
-        let mut session = index.session().expect("a session");
+        let session = index.session().expect("a session");
         for number in 0..20_000 {
             session.put(&key(number), &key(number)).expect("room");
         }
@@ -51,7 +51,7 @@ fn any_memory_server_may_be_lost() {
         let cluster =
             Cluster::open(Config::tcp([left[0].clone()])).unwrap_or_else(|error| panic!("{lost}: {error}"));
         let index = cluster.open_index("trees").expect("it is there");
-        let mut session = index.session().expect("a session");
+        let session = index.session().expect("a session");
         for number in 0..20_000 {
             let found =
                 session.get(&key(number)).unwrap_or_else(|error| panic!("{lost}: get {number}: {error}"));
