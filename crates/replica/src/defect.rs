@@ -17,15 +17,18 @@ pub enum Defect {
     WordNotCompared,
     /// An atomic whose primary was lost counts as done.
     AtomicForgotten,
+    /// A verb counts as done although the view changed meanwhile.
+    ViewNotCompared,
 }
 
 impl Defect {
-    pub const ALL: [Self; 5] = [
+    pub const ALL: [Self; 6] = [
         Self::PrimaryFirst,
         Self::OneCopySuffices,
         Self::AtomicsUncopied,
         Self::WordNotCompared,
         Self::AtomicForgotten,
+        Self::ViewNotCompared,
     ];
 }
 

@@ -110,6 +110,11 @@ impl<E: Endpoint> Replicated<E> {
         Arc::clone(&group.entered.borrow())
     }
 
+    /// Whether the view of a placement is still the newest one.
+    fn is_current(&self, group: &Group, placement: &Placement) -> bool {
+        group.views.epoch(self.below.now()) == placement.epoch || defect(Defect::ViewNotCompared)
+    }
+
     /// After a verb in view `epoch` failed, waits until it makes sense to send it again.
     ///
     /// # Errors
@@ -141,7 +146,9 @@ impl<E: Endpoint> Replicated<E> {
         loop {
             let placement = self.placement(group);
             match attempt(&placement.volumes[usize::from(at.server().0)]).await {
-                Ok(done) => return Ok(done),
+                // In another view it may have to reach other copies.
+                Ok(done) if self.is_current(group, &placement) => return Ok(done),
+                Ok(_) => {}
                 Err(error) => self.wait(group, placement.epoch, error, &mut waited).await?,
             }
         }

@@ -47,6 +47,12 @@ impl Judged {
         Self { state, is_gone: Box::new(is_gone), takes_ns, patience_ns }
     }
 
+    /// Changes the placement now.
+    pub fn change(&self, change: impl FnOnce(&Placement) -> Placement) {
+        let mut state = self.state();
+        state.placement = Arc::new(change(&state.placement));
+    }
+
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }

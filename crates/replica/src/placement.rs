@@ -33,17 +33,12 @@ pub struct Volume {
 }
 
 impl Volume {
-    /// The copies in the order in which a WRITE reaches them: whole backups, the primary, copies that are being
-    /// filled.
+    /// The copies in the order in which a WRITE reaches them: the primary is the last one.
     ///
-    /// A READ finds at the primary only what the backups have too, so nothing that was read is lost with the
-    /// primary. A copy that is being filled comes last, since whoever fills it copies from the primary, and would
-    /// otherwise put the old bytes over the new ones.
+    /// So a READ finds at the primary only what all others have too, and nothing that was read is lost with the
+    /// primary.
     pub fn in_write_order(&self) -> impl Iterator<Item = Replica> {
-        let syncing = |wanted| move |copy: &Replica| copy.is_syncing == wanted;
-        let backups = self.backups.iter().copied();
-        let (whole, filled) = (backups.clone().filter(syncing(false)), backups.filter(syncing(true)));
-        whole.chain([self.primary]).chain(filled)
+        self.backups.iter().copied().chain([self.primary])
     }
 }
 
@@ -82,17 +77,31 @@ impl Placement {
     /// The next placement, without a server. `None` if it has the last whole copy of a volume.
     pub fn without(&self, server: MemoryServerId) -> Option<Self> {
         let volumes = self.volumes.iter().map(|volume| {
-            let left: Vec<Replica> = volume.in_write_order().filter(|copy| copy.server != server).collect();
-            let whole = |copy: &&Replica| !copy.is_syncing;
-            let first = [volume.primary]
-                .iter()
-                .chain(&volume.backups)
-                .find(|copy| copy.server != server && whole(copy))
-                .copied()?;
-            let backups = left.into_iter().filter(|copy| *copy != first).collect();
-            Some(Volume { len: volume.len, primary: first, backups })
+            let all = [volume.primary].into_iter().chain(volume.backups.iter().copied());
+            let left = all.filter(|copy| copy.server != server);
+            let primary = left.clone().find(|copy| !copy.is_syncing)?;
+            Some(Volume { len: volume.len, primary, backups: left.filter(|copy| *copy != primary).collect() })
         });
         Some(Self { epoch: self.epoch + 1, volumes: volumes.collect::<Option<_>>()? })
+    }
+
+    /// The next placement, with copies to be filled in the parts of `server`, which has none: of volumes that have
+    /// fewer than `copies`.
+    pub fn with(&self, server: MemoryServerId, copies: usize) -> Self {
+        let mut next = Self { epoch: self.epoch + 1, ..self.clone() };
+        let wanting = next.volumes.iter_mut().filter(|volume| volume.backups.len() + 1 < copies);
+        for (part, volume) in (0..).zip(wanting.take(copies)) {
+            volume.backups.push(Replica { server, shift: part * volume.len, is_syncing: true });
+        }
+        next
+    }
+
+    /// The next placement, in which the copies on `server` are whole.
+    pub fn filled(&self, server: MemoryServerId) -> Self {
+        let mut next = Self { epoch: self.epoch + 1, ..self.clone() };
+        let copies = next.volumes.iter_mut().flat_map(|volume| &mut volume.backups);
+        copies.filter(|copy| copy.server == server).for_each(|copy| copy.is_syncing = false);
+        next
     }
 
     /// The volumes as memory servers, for who does not know of copies.
@@ -147,11 +156,11 @@ mod tests {
     }
 
     #[test]
-    fn a_copy_that_is_being_filled_is_written_last_and_never_promoted() {
+    fn a_copy_that_is_being_filled_is_written_and_never_promoted() {
         let mut placement = Placement::chained(1, &servers(3), 3);
         placement.volumes[0].backups[0].is_syncing = true;
         let order: Vec<u16> = placement.volumes[0].in_write_order().map(|copy| copy.server.0).collect();
-        assert_eq!(order, [2, 0, 1]);
+        assert_eq!(order, [1, 2, 0]);
         let left = placement.without(MemoryServerId(0)).expect("server 2 has a whole copy");
         assert_eq!((left.volumes[0].primary.server.0, left.volumes[0].backups[0].server.0), (2, 1));
         assert_eq!(left.without(MemoryServerId(2)), None, "nothing whole is left of volume 0");

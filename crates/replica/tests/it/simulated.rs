@@ -2,16 +2,18 @@
 //!
 //! Each page has one writer, which fills it with ascending numbers. Nobody may read an older number than one that was
 //! read or whose WRITE was answered before the READ began. Counters have as much as was added to them. Flags go up and
-//! down by swaps of all threads. In the end all copies are equal.
+//! down by swaps of all threads. The server may come back without its memory and get copies again; then another one is
+//! lost. In the end all copies are equal.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
 use pando_fabric::{
     Chain, Endpoint, Fabric, FabricError, GlobalAddr, LINE, MemoryServerId, Nanos, VerbResult, WORD,
 };
-use pando_replica::{Judged, Placement, Replicated, Views};
+use pando_replica::{Judged, Placement, Replicated, Views, Volume};
 use pando_rt::block_on;
 use pando_sim::{Fault, FaultPlan, Model, SimConfig, SimEndpoint, SimFabric};
 
@@ -141,8 +143,8 @@ async fn swap(ep: &Ep, known: &Known) {
     }
 }
 
-async fn operate(ep: Rc<Ep>, known: Rc<Known>, thread: usize, slot: u32) {
-    for _ in 0..OPERATIONS {
+async fn operate(ep: Rc<Ep>, known: Rc<Known>, thread: usize, slot: u32, operations: usize) {
+    for _ in 0..operations {
         match ep.random() % 8 {
             0..3 if slot == 0 => write(&ep, &known, thread).await,
             0..5 => read(&ep, &known, ep.random() as usize % THREADS).await,
@@ -175,39 +177,160 @@ fn check_end(cluster: &SimFabric, placement: &Placement, known: &Known) {
     }
 }
 
-/// Runs one seed; returns what was wrong.
-fn run(seed: u64, copies: usize, kills: bool) -> Option<String> {
+/// What happens to servers in a run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Fate {
+    AllLive,
+    OneDies,
+    /// It comes back without its memory; once it has copies again, another one dies.
+    TwoDie,
+}
+
+/// The servers that die, and when.
+struct Deaths {
+    first: MemoryServerId,
+    at: Nanos,
+    is_back: AtomicBool,
+    second: MemoryServerId,
+    second_at: AtomicU64,
+}
+
+impl Deaths {
+    fn is_gone(&self, server: MemoryServerId, now: Nanos) -> bool {
+        (server == self.first && now >= self.at && !self.is_back.load(Relaxed))
+            || (server == self.second && now >= self.second_at.load(Relaxed))
+    }
+}
+
+/// Copies whole volumes to copies that are being filled, at this moment. Memory servers do so while clients go on,
+/// and overwrite nothing that these wrote; it has the same effect.
+fn fill(cluster: &SimFabric, placement: &Placement) {
+    let ep = cluster.direct(1);
+    for volume in &placement.volumes {
+        for copy in volume.backups.iter().filter(|copy| copy.is_syncing) {
+            let whole = block_on(&ep, ep.read(volume.primary.at(0), ep.buffer(volume.len as usize)));
+            block_on(&ep, ep.write(copy.at(0), whole.expect("it is there"))).expect("it is back");
+        }
+    }
+}
+
+/// Brings the first server back once the others go on without it, and kills the second one later.
+async fn come_back(ep: &Ep, cluster: &SimFabric, judged: &Judged, deaths: &Deaths, copies: usize) {
+    while judged.epoch(ep.now()) == 1 {
+        if ep.now() > deaths.at.saturating_add(PATIENCE_NS) {
+            // Nobody missed it.
+            return;
+        }
+        ep.sleep_until(ep.now() + 10_000).await;
+    }
+    // Memory servers refuse verbs of earlier views; here these have ended after a while.
+    ep.sleep_until(ep.now() + 1_000_000).await;
+    cluster.fail(Fault::Restart { server: deaths.first, memory_lost: true });
+    deaths.is_back.store(true, Relaxed);
+    judged.change(|placement| placement.with(deaths.first, copies));
+    fill(cluster, &judged.placement());
+    // Writers of the earlier view have noticed the change by then.
+    ep.sleep_until(ep.now() + 1_000_000).await;
+    judged.change(|placement| placement.filled(deaths.first));
+    ep.sleep_until(ep.now() + ep.random() % 100_000).await;
+    deaths.second_at.store(ep.now(), Relaxed);
+    cluster.fail(Fault::Kill { server: deaths.second });
+}
+
+fn simulated_cluster(seed: u64) -> SimFabric {
     let mut model = Model::default();
     model.faults.torn_share = 0.3;
-    model.faults.spike_share = 0.1;
-    model.faults.spike_ns = 20_000;
+    model.faults.spike_share = 0.2;
+    model.faults.spike_ns = 60_000;
     let config =
         SimConfig { regions: vec![96 << 10; SERVERS.into()], compute_servers: COMPUTE_SERVERS, seed, model };
-    let cluster = SimFabric::new(&config).expect("a sound model");
+    SimFabric::new(&config).expect("a sound model")
+}
+
+/// Runs one seed; returns what was wrong.
+fn run(seed: u64, copies: usize, fate: Fate) -> Option<String> {
+    let cluster = simulated_cluster(seed);
     let random = pando_fabric::Random::new(seed);
-    let victim = MemoryServerId((random.next() % u64::from(SERVERS)) as u16);
-    let dies = if kills { 20_000 + random.next() % 400_000 } else { Nanos::MAX };
-    if kills {
-        cluster.plan(&FaultPlan { faults: vec![(dies, Fault::Kill { server: victim })] });
+    let first = MemoryServerId((random.next() % u64::from(SERVERS)) as u16);
+    let second = MemoryServerId((first.0 + 1 + (random.next() % 2) as u16) % SERVERS);
+    let at = if fate == Fate::AllLive { Nanos::MAX } else { 20_000 + random.next() % 400_000 };
+    let (is_back, second_at) = (AtomicBool::new(false), AtomicU64::new(Nanos::MAX));
+    let deaths = Arc::new(Deaths { first, at, is_back, second, second_at });
+    if fate != Fate::AllLive {
+        cluster.plan(&FaultPlan { faults: vec![(at, Fault::Kill { server: first })] });
     }
-    let placement = Placement::chained(1, cluster.regions(), copies);
-    let judged =
-        Judged::new(placement, 100_000, PATIENCE_NS, move |server, now| server == victim && now >= dies);
-    let views: Arc<dyn Views> = Arc::new(judged);
-    let thread = |thread| {
-        Replicated::new(cluster.thread(thread % COMPUTE_SERVERS, seed ^ thread as u64), Arc::clone(&views))
+    let (placement, judges) = (Placement::chained(1, cluster.regions(), copies), Arc::clone(&deaths));
+    let judged = Judged::new(placement, 100_000, PATIENCE_NS, move |server, now| judges.is_gone(server, now));
+    let judged = Arc::new(judged);
+    let thread = |thread: usize| {
+        let below = cluster.thread(thread % COMPUTE_SERVERS, seed ^ thread as u64);
+        Replicated::new(below, Arc::clone(&judged) as Arc<dyn Views>)
     };
-    let threads: Vec<Rc<Ep>> = (0..THREADS).map(thread).map(Rc::new).collect();
+    // The last thread has no operations.
+    let threads: Vec<Rc<Ep>> = (0..=THREADS).map(thread).map(Rc::new).collect();
     let known = Rc::new(Known::new());
     let below: Vec<&SimEndpoint> = threads.iter().map(|ep| ep.below()).collect();
+    let operations = if fate == Fate::TwoDie { 12 * OPERATIONS } else { OPERATIONS };
     cluster.run(&below, SLOTS, |thread, slot| {
-        operate(Rc::clone(&threads[thread]), Rc::clone(&known), thread, slot)
+        let (ep, known) = (Rc::clone(&threads[thread]), Rc::clone(&known));
+        let (cluster, judged, deaths) = (&cluster, &judged, &deaths);
+        async move {
+            match (thread < THREADS, slot) {
+                (true, _) => operate(ep, known, thread, slot, operations).await,
+                (false, 0) if fate == Fate::TwoDie => come_back(&ep, cluster, judged, deaths, copies).await,
+                (false, _) => {}
+            }
+        }
     });
-    let lost = kills && views.epoch(cluster.now()) > 1;
-    if lost || !kills {
-        check_end(&cluster, &views.placement(), &known);
+    // A dead server that nobody missed is still in the view.
+    let placement = judged.placement();
+    let mut in_use = placement.volumes.iter().flat_map(Volume::in_write_order);
+    if !in_use.any(|copy| deaths.is_gone(copy.server, cluster.now())) {
+        check_end(&cluster, &placement, &known);
     }
     known.wrong.take()
+}
+
+/// A view with one more copy begins `delay` after a WRITE did, which takes long.
+fn write_across_a_view(delay: Nanos) -> Option<String> {
+    let cluster = simulated_cluster(delay);
+    let joins = MemoryServerId(0);
+    let placement = Placement::chained(1, cluster.regions(), 2).without(joins).expect("others have copies");
+    let judged = Arc::new(Judged::new(placement, 0, PATIENCE_NS, |_, _| false));
+    let threads = [0, 1].map(|thread| {
+        Rc::new(Replicated::new(cluster.thread(thread, 1), Arc::clone(&judged) as Arc<dyn Views>))
+    });
+    let below: Vec<&SimEndpoint> = threads.iter().map(|ep| ep.below()).collect();
+    let known = Rc::new(Known::new());
+    cluster.fail(Fault::Spikes { share: 1.0, ns: 20_000 });
+    cluster.run(&below, 1, |thread, _| {
+        let (ep, judged, known) = (Rc::clone(&threads[thread]), Arc::clone(&judged), Rc::clone(&known));
+        let cluster = &cluster;
+        async move {
+            if thread == 0 {
+                return write(&ep, &known, 0).await;
+            }
+            ep.sleep_until(delay).await;
+            judged.change(|placement| placement.with(joins, 2));
+            fill(cluster, &judged.placement());
+        }
+    });
+    check_end(&cluster, &judged.placement(), &known);
+    known.wrong.take()
+}
+
+/// Moments of a WRITE.
+fn moments_of_a_write() -> impl Iterator<Item = Nanos> {
+    (0..30_000).step_by(200)
+}
+
+#[test]
+fn a_write_across_a_change_of_the_view_reaches_the_new_copy() {
+    for delay in moments_of_a_write() {
+        if let Some(wrong) = write_across_a_view(delay) {
+            panic!("after {delay} ns: {wrong}");
+        }
+    }
 }
 
 fn seeds() -> u64 {
@@ -217,9 +340,11 @@ fn seeds() -> u64 {
 #[test]
 fn nothing_answered_or_read_is_lost_with_a_server() {
     for seed in 0..seeds() {
-        for (copies, kills) in [(2, true), (3, true), (2, false)] {
-            if let Some(wrong) = run(seed, copies, kills) {
-                panic!("seed {seed}, {copies} copies, a server is lost: {kills}: {wrong}");
+        for (copies, fate) in
+            [(2, Fate::OneDies), (3, Fate::OneDies), (2, Fate::AllLive), (2, Fate::TwoDie), (3, Fate::TwoDie)]
+        {
+            if let Some(wrong) = run(seed, copies, fate) {
+                panic!("seed {seed}, {copies} copies, {fate:?}: {wrong}");
             }
         }
     }
@@ -232,11 +357,11 @@ fn each_defect_is_found() {
     use pando_replica::defect::Defect;
 
     for defect in Defect::ALL {
-        let found = (0..2_000).find_map(|seed| {
-            with_defect(Some(defect), || run(seed, 2, true).or_else(|| run(seed, 2, false)))
-                .map(|wrong| (seed, wrong))
-        });
+        let across = || moments_of_a_write().find_map(|delay| Some((delay, write_across_a_view(delay)?)));
+        let fates = [Fate::OneDies, Fate::AllLive, Fate::TwoDie];
+        let of_seed = |seed| fates.into_iter().find_map(|fate| Some((seed, run(seed, 2, fate)?)));
+        let found = with_defect(Some(defect), || across().or_else(|| (0..2_000).find_map(of_seed)));
         let (seed, wrong) = found.unwrap_or_else(|| panic!("{defect:?} is not found"));
-        println!("{defect:?}: seed {seed}: {wrong}");
+        println!("{defect:?}: {seed}: {wrong}");
     }
 }
