@@ -8,7 +8,7 @@
 //!
 //! ```text
 //! renew     process 8 | round 8 | epoch 8
-//! renewed   process 8 | round 8 | incarnation 8 | epoch of the accepted view 8 | agrees 1
+//! renewed   process 8 | round 8 | incarnation 8 | that of the acceptor 8 | epoch of the accepted view 8 | agrees 1
 //! ```
 
 use std::collections::VecDeque;
@@ -58,7 +58,8 @@ impl Renew {
     /// 0 if there is none, or it has no acceptor.
     pub fn answer(&self, incarnation: u64, accepted: u64) -> Renewed {
         let agrees = accepted == self.epoch || (accepted > self.epoch && defect(Defect::OlderEpoch));
-        Renewed { process: self.process, round: self.round, incarnation, accepted, agrees }
+        let acceptor = incarnation;
+        Renewed { process: self.process, round: self.round, incarnation, acceptor, accepted, agrees }
     }
 
     /// The message as bytes.
@@ -87,6 +88,8 @@ pub struct Renewed {
     pub round: u64,
     /// Incarnation of the answering server.
     pub incarnation: u64,
+    /// Incarnation of its acceptor: another one if the server counts its memory as new, but has kept its promises.
+    pub acceptor: u64,
     /// Epoch of the view that it has accepted, decided or not; 0 if none.
     pub accepted: u64,
     /// Whether that is the epoch that was asked for.
@@ -97,7 +100,7 @@ impl Renewed {
     /// The message as bytes.
     pub fn encode(&self) -> Vec<u8> {
         let mut out = Vec::new();
-        let numbers = [self.process, self.round, self.incarnation, self.accepted];
+        let numbers = [self.process, self.round, self.incarnation, self.acceptor, self.accepted];
         numbers.iter().for_each(|number| out.put_u64(*number));
         out.push(u8::from(self.agrees));
         out
@@ -110,14 +113,14 @@ impl Renewed {
     pub fn decode(bytes: &[u8]) -> Result<Self, BadField> {
         let reader = &mut Reader::new(bytes);
         let (process, round) = (reader.u64()?, reader.u64()?);
-        let (incarnation, accepted) = (reader.u64()?, reader.u64()?);
+        let (incarnation, acceptor, accepted) = (reader.u64()?, reader.u64()?, reader.u64()?);
         let agrees = match reader.u8()? {
             0 => false,
             1 => true,
             _ => return Err(reader.bad("neither yes nor no")),
         };
         reader.end()?;
-        Ok(Self { process, round, incarnation, accepted, agrees })
+        Ok(Self { process, round, incarnation, acceptor, accepted, agrees })
     }
 }
 
@@ -170,7 +173,10 @@ struct Peer {
 /// - While one clock advances by 1.1 of some time, every other clock advances by that time at least, also while a
 ///   process is stopped. They need not show the same time.
 /// - [`learn`](Self::learn) is called with decided views only, and each change of a view makes its epoch larger.
-/// - Acceptors persist what they accept before they answer; the list of acceptors is fixed.
+/// - Acceptors persist what they accept before they answer. A change of the view is decided by the acceptors that the view
+///   before it names. It may name another acceptor in the place of one that has lost its memory and never answers again
+///   ([`View::with_acceptor`]), one at a time. Let a majority have `m` of `n`. The one that decided this has `m` of the
+///   `n - 1` others, and any later one has `m - 1` of them at least; so they have one in common.
 /// - Each start of a process has a number of its own, so that answers to an earlier one do not count.
 /// - The caller does nothing for clients after the lease is over. What it has begun before must have taken effect by
 ///   then, or be prevented: connections are closed, the right to one-sided verbs is revoked. If that takes time, the
@@ -247,6 +253,7 @@ impl ServerLease {
         if self.out || view.epoch() <= self.epoch {
             return;
         }
+        self.acceptors = view.acceptors().collect();
         let was_admitted = self.admitted;
         self.admitted = view.incarnation(self.me) == Some(self.incarnation);
         let named = view.servers().get(usize::from(self.me.0));
@@ -300,7 +307,8 @@ impl ServerLease {
             return;
         }
         self.heard(from, renewed.incarnation, now);
-        let acceptor = self.acceptors.iter().position(|id| id.server == from);
+        let id = AcceptorId { server: from, incarnation: renewed.acceptor };
+        let acceptor = self.acceptors.iter().position(|acceptor| *acceptor == id);
         let round = self.rounds.iter_mut().find(|round| round.number == renewed.round);
         let (Some(acceptor), Some(round), true) = (acceptor, round, renewed.agrees) else { return };
         round.agreed[acceptor] = true;

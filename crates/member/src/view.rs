@@ -239,7 +239,7 @@ impl View {
         server.is_in.then_some(server.incarnation)
     }
 
-    /// The acceptors of the register: all servers, as they were at the beginning.
+    /// The acceptors of the register, one on each server.
     pub fn acceptors(&self) -> impl Iterator<Item = AcceptorId> {
         let all = (0..).zip(&self.servers);
         all.map(|(number, server)| AcceptorId {
@@ -371,6 +371,15 @@ impl View {
         }
         (of_server.incarnation, of_server.is_in) = (incarnation, true);
         Ok(next)
+    }
+
+    /// This view with an acceptor of this `incarnation` on `server`, which is about to be decided for the first time. The
+    /// acceptor that it had there must have lost its memory, so that it never answers again.
+    pub fn with_acceptor(mut self, server: MemoryServerId, incarnation: u64) -> Self {
+        if let Some(of_server) = self.servers.get_mut(usize::from(server.0)) {
+            of_server.acceptor = incarnation;
+        }
+        self
     }
 
     fn check_server(&self, server: MemoryServerId, in_view: bool) -> Result<(), ViewError> {

@@ -249,7 +249,7 @@ impl Link {
                     Err(Broken::NotConnected(error.to_string()))
                 }
                 Ok(Ok((stream, welcomed))) => {
-                    self.come_up(stream, welcomed, self.server(shared))?;
+                    self.come_up(stream, welcomed, shared)?;
                     Ok(true)
                 }
             };
@@ -266,8 +266,17 @@ impl Link {
         Ok(came)
     }
 
-    fn come_up(&mut self, stream: TcpStream, welcomed: Welcomed, server: &Server) -> Result<(), Broken> {
-        if welcomed.incarnation != server.incarnation || welcomed.region_len < server.region_len {
+    fn come_up(&mut self, stream: TcpStream, welcomed: Welcomed, shared: &Shared) -> Result<(), Broken> {
+        let server = self.server(shared);
+        // Of a group, the view says which memory is meant.
+        let group = shared.group.get().map(|group| group.view().incarnation(server.number));
+        if group.is_some_and(|incarnation| incarnation != Some(welcomed.incarnation)) {
+            let reason = "its memory is not the one in the view of the memory servers".to_owned();
+            return Err(Broken::NotConnected(reason));
+        }
+        if group.is_none() && welcomed.incarnation != server.incarnation
+            || welcomed.region_len < server.region_len
+        {
             return Err(Broken::Lost);
         }
         if welcomed.body_max < server.body_max {

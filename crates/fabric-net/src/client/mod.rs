@@ -177,6 +177,13 @@ impl TcpFabric {
         self.shared.group.get().map(|group| Arc::clone(group) as Arc<dyn Views>)
     }
 
+    /// Takes a decided view of the group, if it is newer than the known one.
+    pub(crate) fn learn_view(&self, view: View) {
+        if let Some(group) = self.shared.group.get() {
+            group.learn(view);
+        }
+    }
+
     /// The newest view of the group that is known.
     pub fn view(&self) -> Option<Arc<View>> {
         self.shared.group.get().map(|group| group.view())

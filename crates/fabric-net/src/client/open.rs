@@ -148,7 +148,8 @@ impl TcpFabric {
         let view = View::new(random_nonzero(), replicas, servers.iter().map(name).collect());
         let view = view.map_err(|error| open_error(error.to_string()))?.with_slots_of(slot_bytes);
         let acceptors = servers.iter().map(acceptor).collect();
-        let mut register = Register::new(acceptors, &addresses, &self.shared.secret, random_nonzero());
+        let register = Register::new(acceptors, &addresses, &self.shared.secret, random_nonzero());
+        let mut register = register.of_new_group();
         let formed = register.change(Instant::now() + FORMING, |old| {
             Ok(Some(match old {
                 // A change that is tried again finds that it was made.

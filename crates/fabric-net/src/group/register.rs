@@ -35,6 +35,9 @@ pub(crate) enum RegisterError {
 pub(crate) struct Register {
     acceptors: Vec<AcceptorId>,
     lines: Vec<Line>,
+    secret: Secret,
+    /// Whether the acceptors are those of an existing group, and may have been replaced.
+    follows: bool,
     proposer: u64,
     ballot: Ballot,
     random: Random,
@@ -43,14 +46,22 @@ pub(crate) struct Register {
 impl Register {
     /// The register of the servers at `addresses`, by number. `proposer` is the number of this start of this process.
     pub fn new(acceptors: Vec<AcceptorId>, addresses: &[String], secret: &Secret, proposer: u64) -> Self {
-        let line = |id: &AcceptorId| {
-            let number = id.server.0;
-            let address = addresses[usize::from(number)].as_str().into();
-            let destination = Destination { address, protocol: Protocol::VERBS, number };
-            Line::new(destination, secret.clone(), crate::random_nonzero())
-        };
-        let lines = acceptors.iter().map(line).collect();
-        Self { acceptors, lines, proposer, ballot: Ballot::ZERO, random: Random::new(proposer) }
+        let lines = lines(&acceptors, addresses, secret);
+        let (ballot, random) = (Ballot::ZERO, Random::new(proposer));
+        Self { acceptors, lines, secret: secret.clone(), follows: true, proposer, ballot, random }
+    }
+
+    /// The register of servers that are to form a group, whatever groups they were in.
+    pub fn of_new_group(self) -> Self {
+        Self { follows: false, ..self }
+    }
+
+    /// Goes to the acceptors that a view names.
+    fn follow(&mut self, view: &View) {
+        self.acceptors = view.acceptors().collect();
+        let addresses: Vec<String> =
+            view.servers().iter().map(|server| server.address().to_owned()).collect();
+        self.lines = lines(&self.acceptors, &addresses, &self.secret);
     }
 
     /// Replaces the view by what `change` makes of it, and returns the decided one. `change` gets `None` if there is no
@@ -65,12 +76,20 @@ impl Register {
     ) -> Result<Option<View>, RegisterError> {
         loop {
             self.ballot = self.ballot.next(self.proposer);
-            let mut wrong = None;
+            let (mut wrong, mut others) = (None, None);
             let made = |bytes: &[u8]| {
                 let current = match bytes {
                     [] => Ok(None),
                     bytes => View::decode(bytes).map(Some).map_err(|error| error.to_string()),
                 };
+                // The acceptors that the current view names decide on the next one.
+                if let Ok(Some(view)) = &current
+                    && !view.acceptors().eq(self.acceptors.iter().copied())
+                    && self.follows
+                {
+                    others = Some(view.clone());
+                    return bytes.to_vec();
+                }
                 match current
                     .map_err(RegisterError::Damaged)
                     .and_then(|view| change(view).map_err(RegisterError::Refused))
@@ -90,6 +109,14 @@ impl Register {
             drop(proposal);
             if let Some(wrong) = wrong {
                 return Err(wrong);
+            }
+            if let Some(view) = others {
+                self.ballot = self.ballot.max(to_beat);
+                self.follow(&view);
+                if Instant::now() >= until {
+                    return Err(RegisterError::Contended);
+                }
+                continue;
             }
             match (step, decided) {
                 (Step::Decided, Some(bytes)) if bytes.is_empty() => return Ok(None),
@@ -118,6 +145,16 @@ impl Register {
             thread::sleep(Duration::from_millis(1 + self.random.next() % PAUSE_MS));
         }
     }
+}
+
+fn lines(acceptors: &[AcceptorId], addresses: &[String], secret: &Secret) -> Vec<Line> {
+    let line = |id: &AcceptorId| {
+        let number = id.server.0;
+        let address = addresses[usize::from(number)].as_str().into();
+        let destination = Destination { address, protocol: Protocol::VERBS, number };
+        Line::new(destination, secret.clone(), crate::random_nonzero())
+    };
+    acceptors.iter().map(line).collect()
 }
 
 /// Runs a proposal to its end. Returns also why acceptors did not answer.

@@ -3,6 +3,7 @@
 //! A refused request has no effect; neither has any verb of a refused chain. The client gets the same error
 //! as an endpoint in the server's process.
 
+use std::sync::Arc;
 use std::sync::atomic::{Ordering::SeqCst, fence};
 
 use pando_fabric::codec::Put;
@@ -10,6 +11,7 @@ use pando_fabric::{FabricError, MemoryServerId, Result};
 
 use super::Memory;
 use super::counters::Batch;
+use super::filling::Filling;
 use crate::wire::{ReplyEncoder, Request, Verbs};
 
 /// Executes `request` of a client that knows this memory server as `number`, and appends the reply to `out`.
@@ -17,11 +19,12 @@ pub(super) fn execute(
     memory: &Memory,
     number: MemoryServerId,
     request: Request<'_>,
+    fillings: &[Arc<Filling>],
     batch: &mut Batch,
     out: &mut Vec<u8>,
 ) {
     let reply = ReplyEncoder::begin(out, request.op());
-    match attempt(memory, number, request, batch, out) {
+    match attempt(memory, number, request, fillings, batch, out) {
         Ok(()) => reply.finish(out),
         Err(error) => reply.fail(out, &error),
     }
@@ -31,6 +34,7 @@ fn attempt(
     memory: &Memory,
     number: MemoryServerId,
     request: Request<'_>,
+    fillings: &[Arc<Filling>],
     batch: &mut Batch,
     out: &mut Vec<u8>,
 ) -> Result<()> {
@@ -52,7 +56,7 @@ fn attempt(
                 } else {
                     changed = true;
                 }
-                execute_verb(memory, verb, batch, out)?;
+                execute_held(memory, verb, fillings, batch, out)?;
             }
             Ok(())
         }
@@ -70,7 +74,7 @@ fn attempt(
         | Request::Group { .. } => {
             unreachable!("the connection does that itself")
         }
-        verb => execute_verb(memory, verb, batch, out),
+        verb => execute_held(memory, verb, fillings, batch, out),
     }
 }
 
@@ -85,6 +89,42 @@ fn check(memory: &Memory, verbs: Verbs<'_>) -> Result<()> {
             }
             other => unreachable!("{:?} cannot be chained", other.op()),
         }
+    }
+    Ok(())
+}
+
+/// Executes a verb; if it changes a copy that is being filled, its words are not filled any more.
+fn execute_held(
+    memory: &Memory,
+    verb: Request<'_>,
+    fillings: &[Arc<Filling>],
+    batch: &mut Batch,
+    out: &mut Vec<u8>,
+) -> Result<()> {
+    let (offset, len) = match verb {
+        _ if fillings.is_empty() => return execute_verb(memory, verb, batch, out),
+        Request::Write { offset, bytes } => (offset, bytes.len()),
+        Request::CompareSwap { offset, .. }
+        | Request::MaskedCompareSwap { offset, .. }
+        | Request::FetchAdd { offset, .. } => (offset, 8),
+        _ => return execute_verb(memory, verb, batch, out),
+    };
+    let Some(mut held) = fillings.iter().find_map(|filling| filling.hold(offset)) else {
+        return execute_verb(memory, verb, batch, out);
+    };
+    let answer = out.len();
+    execute_verb(memory, verb, batch, out)?;
+    // A swap that fails changes nothing.
+    let has_changed = match verb {
+        Request::CompareSwap { expected, .. } => out[answer..] == expected.to_le_bytes(),
+        Request::MaskedCompareSwap { expected, compare_mask, .. } => {
+            let before = out[answer..].try_into().map_or(0, u64::from_le_bytes);
+            before & compare_mask == expected & compare_mask
+        }
+        _ => true,
+    };
+    if has_changed {
+        held.note(offset, len);
     }
     Ok(())
 }

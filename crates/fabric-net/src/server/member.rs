@@ -7,8 +7,8 @@
 use std::fs;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering::AcqRel, Ordering::Acquire, Ordering::Release};
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::AcqRel, Ordering::Acquire, Ordering::Release};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use pando_fabric::{FabricError, MemoryServerId, Nanos, Result};
@@ -16,6 +16,7 @@ use pando_member::{
     Acceptor, AcceptorId, Renew, Renewed, Request as Ask, ServerLease, Serves, Terms, View, VolumeId,
 };
 
+use super::filling::Filling;
 use crate::group::kind;
 use crate::wire::{Op, Request};
 
@@ -25,7 +26,10 @@ pub(super) struct Member {
     changed: Condvar,
     /// Whether there is a view, so that requests must be checked.
     is_grouped: AtomicBool,
-    pub incarnation: u64,
+    /// Incarnation of the memory. A server that is out of the view counts its memory as new, and gets another one.
+    incarnation: AtomicU64,
+    /// Incarnation of the acceptor.
+    of_acceptor: u64,
     /// Number of this start of the process.
     pub process: u64,
     pub terms: Terms,
@@ -45,6 +49,8 @@ pub(super) struct Known {
     pub view: Option<View>,
     /// The view, encoded.
     bytes: Vec<u8>,
+    /// Copies of this server that are being filled.
+    fillings: Vec<Arc<Filling>>,
     /// Since when an acceptor has accepted a newer view than is known here.
     pub behind_since: Option<Nanos>,
     pub is_stopping: bool,
@@ -53,6 +59,7 @@ pub(super) struct Known {
 /// What the requests of one batch may do.
 pub(super) struct Allowed {
     group: Option<Group>,
+    fillings: Vec<Arc<Filling>>,
 }
 
 struct Group {
@@ -66,6 +73,11 @@ struct Group {
 }
 
 impl Allowed {
+    /// Copies that are being filled.
+    pub fn fillings(&self) -> &[Arc<Filling>] {
+        &self.fillings
+    }
+
     /// Checks whether a request of a connection that has entered view `entered` may be executed.
     ///
     /// # Errors
@@ -146,11 +158,15 @@ impl Member {
         refusal: Option<&'static str>,
     ) -> io::Result<Self> {
         let acceptor = kept.as_deref().map(read_acceptor).transpose()?.flatten();
+        let later = kept.as_deref().map(read_incarnation).transpose()?.flatten();
+        let of_acceptor = acceptor.as_ref().map_or(incarnation, |acceptor| acceptor.id().incarnation);
+        let incarnation = AtomicU64::new(later.unwrap_or(incarnation));
         Ok(Self {
             known: Mutex::new(Known { acceptor, ..Known::default() }),
             changed: Condvar::new(),
             is_grouped: AtomicBool::new(false),
             incarnation,
+            of_acceptor,
             process: crate::random_nonzero(),
             terms,
             started: Instant::now(),
@@ -188,10 +204,15 @@ impl Member {
     /// What requests may do now.
     pub fn allowed(&self) -> Allowed {
         if !self.is_grouped.load(Acquire) {
-            return Allowed { group: None };
+            return Allowed { group: None, fillings: Vec::new() };
         }
         let (known, now) = (self.known(), self.now());
-        let (Some(view), Some(lease)) = (&known.view, &known.lease) else { return Allowed { group: None } };
+        let (Some(view), Some(lease)) = (&known.view, &known.lease) else {
+            // It is out of the view.
+            let (epoch, slot_bytes) = (known.view.as_ref().map_or(0, View::epoch), 1);
+            let group = Group { epoch, has_lease: false, is_home: false, slot_bytes, slots: Vec::new() };
+            return Allowed { group: Some(group), fillings: Vec::new() };
+        };
         let me = lease.me();
         let mut slots = vec![Some("there is no copy at this place".to_owned()); view.replicas().into()];
         for volume in (0..view.volumes() as u16).map(VolumeId) {
@@ -210,7 +231,7 @@ impl Member {
             slot_bytes: view.slot_bytes(),
             slots,
         };
-        Allowed { group: Some(group) }
+        Allowed { group: Some(group), fillings: known.fillings.clone() }
     }
 
     /// Whether what was allowed still was when it had been done, so that it may be answered.
@@ -229,22 +250,21 @@ impl Member {
         if known.view.as_ref().is_some_and(|old| old.epoch() >= view.epoch()) {
             return;
         }
-        if known.lease.is_none() {
-            // The view names this server by its incarnation.
-            let mut servers = (0..).zip(view.servers());
-            let Some((me, _)) = servers.find(|(_, server)| server.incarnation() == self.incarnation) else {
-                return;
-            };
-            let acceptors: Vec<AcceptorId> = view.acceptors().collect();
-            let me = MemoryServerId(me);
-            known.lease = Some(ServerLease::new(me, self.incarnation, self.process, &acceptors, self.terms));
-        }
-        let lease = known.lease.as_mut().expect("it was just made");
-        lease.learn(&view, now);
-        let me = lease.me();
-        let serves_first = |view: &View| view.primary(VolumeId(0)).is_some_and(|copy| copy.server == me);
-        if serves_first(&view) && !known.view.as_ref().is_some_and(serves_first) {
-            self.becomes_home.store(true, Release);
+        let incarnation = self.incarnation();
+        let named = (0..)
+            .map(MemoryServerId)
+            .zip(view.servers())
+            .find(|(_, named)| named.incarnation() == incarnation);
+        match named {
+            // Another memory that this process had before is named.
+            None if known.lease.is_none() => return,
+            Some((me, named)) if named.is_in() => self.take_part(&mut known, me, &view, now),
+            // It has missed writes.
+            _ => {
+                if let Err(error) = self.count_as_new(&mut known) {
+                    tracing::error!("this memory server cannot come back to its group: {error}");
+                }
+            }
         }
         (known.bytes, known.behind_since) = (view.encode(), None);
         known.view = Some(view);
@@ -253,12 +273,67 @@ impl Member {
         self.changed.notify_all();
     }
 
+    /// Serves by a view that this server is in.
+    fn take_part(&self, known: &mut Known, me: MemoryServerId, view: &View, now: Nanos) {
+        let lease = known.lease.get_or_insert_with(|| {
+            let acceptors: Vec<AcceptorId> = view.acceptors().collect();
+            ServerLease::new(me, self.incarnation(), self.process, &acceptors, self.terms)
+        });
+        lease.learn(view, now);
+        let serves_first = |view: &View| view.primary(VolumeId(0)).is_some_and(|copy| copy.server == me);
+        if serves_first(view) && !known.view.as_ref().is_some_and(serves_first) {
+            self.becomes_home.store(true, Release);
+        }
+        let (old, bytes) = (std::mem::take(&mut known.fillings), view.slot_bytes());
+        for volume in (0..view.volumes() as u16).map(VolumeId) {
+            for copy in view.backups(volume).iter().filter(|copy| copy.server == me && copy.syncing) {
+                let same = old.iter().find(|filling| (filling.volume, filling.slot) == (volume, copy.slot));
+                let begin = copy.shift(bytes);
+                let new = || Arc::new(Filling::new(volume, copy.slot, begin..begin + bytes));
+                known.fillings.push(same.map_or_else(new, Arc::clone));
+            }
+        }
+    }
+
+    /// Gives the memory another incarnation, as if it were empty.
+    fn count_as_new(&self, known: &mut Known) -> io::Result<()> {
+        (known.lease, known.fillings) = (None, Vec::new());
+        let incarnation = crate::random_nonzero();
+        if let Some(path) = &self.kept {
+            replace(&beside(path), &incarnation.to_le_bytes())?;
+        }
+        self.incarnation.store(incarnation, Release);
+        Ok(())
+    }
+
+    /// Incarnation of the memory.
+    pub fn incarnation(&self) -> u64 {
+        self.incarnation.load(Acquire)
+    }
+
+    /// Number of this server in its group.
+    pub fn me(&self) -> Option<MemoryServerId> {
+        self.known().lease.as_ref().map(ServerLease::me)
+    }
+
+    /// A copy that is to be filled; `None` if there is none, or the server stops.
+    pub fn next_filling(&self) -> Option<Arc<Filling>> {
+        let known = self.known();
+        if known.is_stopping { None } else { known.fillings.first().map(Arc::clone) }
+    }
+
+    /// Whether a copy is still to be filled.
+    pub fn is_filling(&self, filling: &Filling) -> bool {
+        let known = self.known();
+        !known.is_stopping && known.fillings.iter().any(|other| std::ptr::eq(&raw const **other, filling))
+    }
+
     /// Answers a round of another server.
     fn renew(&self, renew: &Renew) -> Renewed {
         let known = self.known();
         let accepted =
             known.acceptor.as_ref().map_or(0, |acceptor| View::epoch_of(acceptor.value()).unwrap_or(0));
-        renew.answer(self.incarnation, accepted)
+        Renewed { acceptor: self.of_acceptor, ..renew.answer(self.incarnation(), accepted) }
     }
 
     /// Answers a round of this server as its own acceptor.
@@ -269,7 +344,7 @@ impl Member {
     /// Answers a request to the acceptor of this server, which others know as `number`, once the answer is kept.
     fn ask(&self, number: MemoryServerId, ask: &Ask<'_>) -> Result<Vec<u8>, String> {
         let mut known = self.known();
-        let id = AcceptorId { server: number, incarnation: self.incarnation };
+        let id = AcceptorId { server: number, incarnation: self.of_acceptor };
         let mut acceptor = known.acceptor.clone().unwrap_or_else(|| Acceptor::new(id));
         if acceptor.id() != id {
             return Err(format!("it is memory server {} of its group, not {number}", acceptor.id().server));
@@ -279,7 +354,7 @@ impl Member {
         if let Some(path) = &self.kept
             && acceptor.encode() != before
         {
-            write_acceptor(path, &acceptor)
+            replace(path, &acceptor.encode())
                 .map_err(|error| format!("{} cannot be written: {error}", path.display()))?;
         }
         known.acceptor = Some(acceptor);
@@ -341,13 +416,27 @@ fn read_acceptor(path: &Path) -> io::Result<Option<Acceptor>> {
     Acceptor::decode(&bytes).map(Some).map_err(damaged)
 }
 
-/// Replaces the file by a complete one, which is on the disk when this returns.
-fn write_acceptor(path: &Path, acceptor: &Acceptor) -> io::Result<()> {
+/// File beside the acceptor's that has the incarnation of the memory, if it is not the first one.
+fn beside(acceptor: &Path) -> PathBuf {
+    acceptor.with_extension("incarnation")
+}
+
+/// The incarnation in the file beside the acceptor's, if there is one.
+fn read_incarnation(acceptor: &Path) -> io::Result<Option<u64>> {
+    match fs::read(beside(acceptor)) {
+        Ok(bytes) => Ok(bytes.first_chunk().map(|bytes| u64::from_le_bytes(*bytes))),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// Replaces a file by a complete one, which is on the disk when this returns.
+fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let mut name = path.as_os_str().to_owned();
     name.push(".new");
     let new = PathBuf::from(name);
     let mut file = fs::File::create(&new)?;
-    file.write_all(&acceptor.encode())?;
+    file.write_all(bytes)?;
     file.sync_all()?;
     fs::rename(&new, path)?;
     match path.parent().filter(|parent| !parent.as_os_str().is_empty()) {

@@ -6,7 +6,9 @@
 mod calls;
 mod counters;
 mod execute;
+mod filling;
 mod member;
+mod refill;
 mod requests;
 mod rounds;
 
@@ -29,7 +31,7 @@ pub use calls::Calls;
 use counters::ServerCounters;
 pub use counters::ServerCounts;
 use member::Member;
-use rounds::Rounds;
+use rounds::{Copying, Rounds};
 
 /// Another way for clients to a memory server's memory, besides their connections: through a device.
 pub trait OtherWay: Send + Sync + std::fmt::Debug {
@@ -72,6 +74,8 @@ pub struct ServerConfig {
     /// How long this server may serve copies of other servers' memory, and of its own, after it was last in contact with
     /// most of them; and how long one of them may be silent before they go on without it. Default: 1 s.
     pub lease: Duration,
+    /// Most bytes in a second that this server READs from others to fill its copies of their memory. Default: 256 MiB.
+    pub copy_rate: u64,
     /// File that keeps what this server has promised to its group. Default: none, for memory that ends with it.
     pub acceptor: Option<PathBuf>,
     /// Whether this server's memory may be part of a group with copies. Default: yes.
@@ -95,6 +99,7 @@ impl Default for ServerConfig {
             input_max: 256 << 20,
             fences: None,
             lease: Duration::from_secs(1),
+            copy_rate: 256 << 20,
             acceptor: None,
             may_have_copies: true,
             other_way: None,
@@ -107,7 +112,6 @@ struct Memory {
     region: ServedRegion,
     callee: Arc<Callee>,
     body_max: u32,
-    incarnation: u64,
     other_way: Option<Arc<dyn OtherWay>>,
     member: Arc<Member>,
 }
@@ -134,7 +138,8 @@ impl Service for Memory {
     }
 
     fn welcomed(&self) -> Welcomed {
-        Welcomed { region_len: self.region.bytes(), body_max: self.body_max, incarnation: self.incarnation }
+        let incarnation = self.member.incarnation();
+        Welcomed { region_len: self.region.bytes(), body_max: self.body_max, incarnation }
     }
 
     fn check_number(&self, number: u16) -> Result<(), Rejection> {
@@ -180,10 +185,11 @@ impl TcpServer {
         };
         let terms = Terms { lease, suspect_after: lease };
         let member = Arc::new(Member::new(incarnation, terms, config.acceptor, refusal)?);
-        let rounds = Rounds::start(Arc::clone(&member), secret.clone())?;
+        let copying = Copying { region: region.clone(), bytes_per_s: config.copy_rate };
+        let rounds = Rounds::start(Arc::clone(&member), secret.clone(), copying)?;
         let counters = ServerCounters::default();
         let callee = Arc::new(Callee { region: region.clone(), handler, body_max, counters });
-        let memory = Memory { region, callee, body_max, incarnation, other_way, member };
+        let memory = Memory { region, callee, body_max, other_way, member };
         let settings = Settings {
             secret,
             threads,

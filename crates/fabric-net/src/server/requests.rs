@@ -116,7 +116,7 @@ impl Memory {
                             }
                             break Ok(Pause::Turn);
                         }
-                        request => execute(self, number, request, &mut batch, output),
+                        request => execute(self, number, request, allowed.fillings(), &mut batch, output),
                     },
                 },
             }

@@ -6,13 +6,15 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver, Sender, SyncSender, TrySendError};
-use std::thread::{self, JoinHandle};
+use std::thread::{self, JoinHandle, ScopedJoinHandle};
 use std::time::{Duration, Instant};
 
 use pando_fabric::{MemoryServerId, Nanos};
-use pando_member::{Renew, Renewed, View};
+use pando_fabric_local::ServedRegion;
+use pando_member::{AcceptorId, Renew, Renewed, View};
 
 use super::member::Member;
+use super::refill::Refill;
 use crate::connect::Destination;
 use crate::group::{Line, Register, kind};
 use crate::handshake::Protocol;
@@ -29,9 +31,16 @@ pub(super) struct Rounds {
     thread: Option<JoinHandle<()>>,
 }
 
+/// What copies are filled with.
+pub(super) struct Copying {
+    pub region: ServedRegion,
+    /// Most bytes to READ from other servers in a second.
+    pub bytes_per_s: u64,
+}
+
 impl Rounds {
-    pub fn start(member: Arc<Member>, secret: Secret) -> std::io::Result<Self> {
-        let work = Work { member: Arc::clone(&member), secret };
+    pub fn start(member: Arc<Member>, secret: Secret, copying: Copying) -> std::io::Result<Self> {
+        let work = Work { member: Arc::clone(&member), secret, copying };
         let thread = thread::Builder::new().name("pando-group".to_owned()).spawn(move || work.run())?;
         Ok(Self { member, thread: Some(thread) })
     }
@@ -53,11 +62,67 @@ enum Change {
     Read,
     /// Go on without these servers.
     Without(Vec<MemoryServerId>),
+    /// Take back a server whose memory and whose acceptor have these incarnations.
+    Readmit { server: MemoryServerId, incarnation: u64, acceptor: u64 },
+    /// Let this server have copies that volumes lack.
+    Adopt(MemoryServerId),
+}
+
+impl Change {
+    /// What becomes of a view; `None` if it stays.
+    fn of(&self, view: &View) -> Option<View> {
+        let mut next = view.clone();
+        match self {
+            Self::Read => {}
+            Self::Without(servers) => {
+                for server in servers {
+                    match next.without(*server) {
+                        Ok(without) => next = without,
+                        Err(error) => tracing::error!("{error}"),
+                    }
+                }
+            }
+            Self::Readmit { server, incarnation, acceptor } => {
+                // Another server may have been faster.
+                if let Ok(with) = next.readmit(*server, *incarnation) {
+                    next = with.with_acceptor(*server, *acceptor);
+                }
+            }
+            Self::Adopt(server) => {
+                for volume in view.wanting() {
+                    let mut free = next.free_slots();
+                    let Some(place) = free.find(|place| place.server == *server) else { break };
+                    drop(free);
+                    if let Ok(with) = next.with_copy(volume, *server, place.slot) {
+                        next = with;
+                    }
+                }
+            }
+        }
+        (next.epoch() > view.epoch()).then_some(next)
+    }
+
+    /// Says what has become of the view.
+    fn tell(&self, view: &View) {
+        let epoch = view.epoch();
+        match self {
+            Self::Without(servers) if servers.iter().any(|server| view.incarnation(*server).is_none()) => {
+                tracing::warn!(
+                    "view {epoch} of the memory servers goes on without {servers:?}, which do not answer"
+                );
+            }
+            Self::Readmit { server, incarnation, .. } if view.incarnation(*server) == Some(*incarnation) => {
+                tracing::info!("memory server {server} is back in view {epoch}");
+            }
+            _ => {}
+        }
+    }
 }
 
 struct Work {
     member: Arc<Member>,
     secret: Secret,
+    copying: Copying,
 }
 
 impl Work {
@@ -70,6 +135,7 @@ impl Work {
             let (changes, to_change) = mpsc::sync_channel(1);
             let mut peers: BTreeMap<MemoryServerId, Sender<Renew>> = BTreeMap::new();
             scope.spawn(move || self.change_views(&to_change));
+            let mut filling: Option<ScopedJoinHandle<'_, ()>> = None;
             let tick = Duration::from_nanos((self.member.terms.lease / LOOKS).max(1_000_000));
             loop {
                 let mut known = self.member.known();
@@ -84,6 +150,7 @@ impl Work {
                     Some(lease) => (lease.me(), lease.round(now), lease.suspects(now).collect()),
                     None => (MemoryServerId(0), None, Vec::new()),
                 };
+                let is_admitted = known.lease.as_ref().is_some_and(|lease| lease.serves(now));
                 let is_behind =
                     known.behind_since.is_some_and(|since| now - since > self.member.terms.lease / 2);
                 drop(known);
@@ -94,7 +161,8 @@ impl Work {
                         let peer = peers.entry(number).or_insert_with(|| {
                             let (sender, receiver) = mpsc::channel();
                             let address = server.address().to_owned();
-                            scope.spawn(move || self.ask_peer(number, &address, &receiver));
+                            let changes = changes.clone();
+                            scope.spawn(move || self.ask_peer(number, &address, &receiver, &changes));
                             sender
                         });
                         // The thread runs as long as this channel.
@@ -107,6 +175,15 @@ impl Work {
                     ask_for(&changes, Change::Without(suspects));
                 } else if is_behind || (view.is_none() && self.member.accepted().is_some()) {
                     ask_for(&changes, Change::Read);
+                } else if is_admitted
+                    && view.as_ref().is_some_and(|view| Change::Adopt(me).of(view).is_some())
+                {
+                    ask_for(&changes, Change::Adopt(me));
+                }
+                if self.member.next_filling().is_some()
+                    && filling.as_ref().is_none_or(ScopedJoinHandle::is_finished)
+                {
+                    filling = Some(scope.spawn(|| self.refill()));
                 }
                 let wait = if view.is_none() { self.lease() } else { tick };
                 let known = self.member.known();
@@ -118,19 +195,34 @@ impl Work {
     }
 
     /// Sends rounds to another server.
-    fn ask_peer(&self, number: MemoryServerId, address: &str, rounds: &Receiver<Renew>) {
+    fn ask_peer(
+        &self,
+        number: MemoryServerId,
+        address: &str,
+        rounds: &Receiver<Renew>,
+        changes: &SyncSender<Change>,
+    ) {
         let destination =
             Destination { address: address.into(), protocol: Protocol::VERBS, number: number.0 };
         let mut line = Line::new(destination, self.secret.clone(), crate::random_nonzero());
-        let patience = self.lease() / 2;
+        let (patience, mut told) = (self.lease() / 2, 0);
         while let Ok(mut renew) = rounds.recv() {
             // Rounds that waited for an answer to an earlier one are out of date.
             while let Ok(later) = rounds.try_recv() {
                 renew = later;
             }
+            let view = self.member.known().view.clone();
+            if let Some(view) = view.filter(|view| view.epoch() > told)
+                && line.ask(kind::ENTER, &view.encode(), patience).is_ok()
+            {
+                told = view.epoch();
+            }
             let Ok(bytes) = line.ask(kind::RENEW, &renew.encode(), patience) else { continue };
             let Ok(renewed) = Renewed::decode(&bytes) else { continue };
             self.take(number, &renewed);
+            if let Some(change) = self.readmission(number, &renewed) {
+                ask_for(changes, change);
+            }
             if renewed.accepted > renew.epoch
                 && let Ok(bytes) = line.ask(kind::VIEW, &[], patience)
                 && let Ok(view) = View::decode(&bytes)
@@ -140,13 +232,34 @@ impl Work {
         }
     }
 
+    fn refill(&self) {
+        let Copying { region, bytes_per_s } = &self.copying;
+        Refill { member: &self.member, region, secret: &self.secret, bytes_per_s: *bytes_per_s }.run();
+    }
+
+    /// The change that takes a server back which answers again, but has lost or missed something.
+    fn readmission(&self, from: MemoryServerId, renewed: &Renewed) -> Option<Change> {
+        let known = self.member.known();
+        let named = known.view.as_ref()?.servers().get(usize::from(from.0))?;
+        let is_new = !named.is_in() && named.incarnation() != renewed.incarnation;
+        (is_new && known.lease.as_ref()?.serves(self.member.now())).then_some(Change::Readmit {
+            server: from,
+            incarnation: renewed.incarnation,
+            acceptor: renewed.acceptor,
+        })
+    }
+
     /// Takes the answer to a round.
     fn take(&self, from: MemoryServerId, renewed: &Renewed) {
         let now = self.member.now();
         let mut known = self.member.known();
         let Some(lease) = &mut known.lease else { return };
         lease.answered(from, renewed, now);
-        if renewed.accepted > lease.epoch() {
+        let (epoch, id) = (lease.epoch(), AcceptorId { server: from, incarnation: renewed.acceptor });
+        let is_acceptor =
+            known.view.as_ref().is_some_and(|view| view.acceptors().any(|acceptor| acceptor == id));
+        // Some acceptors have another view: a newer one may be decided, or a new acceptor needs this one.
+        if renewed.accepted > epoch || (is_acceptor && renewed.accepted < epoch) {
             known.behind_since.get_or_insert(now);
         }
     }
@@ -161,32 +274,12 @@ impl Work {
             let mut register =
                 Register::new(view.acceptors().collect(), &addresses, &self.secret, self.member.process);
             let until = Instant::now() + self.lease() * CHANGE;
-            let changed = register.change(until, |view| {
-                let Some(view) = view else { return Ok(None) };
-                let mut next = None;
-                if let Change::Without(servers) = &change {
-                    for server in servers {
-                        let current = next.as_ref().unwrap_or(&view);
-                        match current.without(*server) {
-                            Ok(changed) if changed.epoch() > current.epoch() => next = Some(changed),
-                            Ok(_) => {}
-                            Err(error) => tracing::error!("{error}"),
-                        }
-                    }
-                }
-                Ok(next)
-            });
+            let changed = register.change(until, |view| Ok(view.and_then(|view| change.of(&view))));
             match changed {
                 Ok(Some(decided)) => {
-                    if let Change::Without(servers) = &change
-                        && servers.iter().any(|server| decided.incarnation(*server).is_none())
-                    {
-                        tracing::warn!(
-                            "view {} of the memory servers goes on without {servers:?}, which do not answer",
-                            decided.epoch()
-                        );
-                    }
+                    change.tell(&decided);
                     self.member.learn(decided);
+                    self.member.known().behind_since = None;
                 }
                 Ok(None) => {}
                 Err(error) => tracing::warn!("the view of the memory servers cannot be changed: {error}"),

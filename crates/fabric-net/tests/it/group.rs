@@ -2,20 +2,26 @@
 
 use std::net::TcpListener;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use pando_fabric::{Endpoint, Fabric, GlobalAddr, MemoryServerId};
 use pando_fabric_local::{LocalConfig, LocalFabric};
 use pando_fabric_net::{ServerConfig, TcpConfig, TcpEndpoint, TcpFabric, TcpServer};
+use pando_member::VolumeId;
 use pando_replica::Replicated;
 use pando_rt::block_on;
 
 const LEASE: Duration = Duration::from_millis(200);
 
 fn serve(incarnation: u64) -> TcpServer {
+    serve_at(TcpListener::bind("127.0.0.1:0").expect("a free port"), incarnation)
+}
+
+fn serve_at(listener: TcpListener, incarnation: u64) -> TcpServer {
     let config = LocalConfig { server_sizes: vec![1 << 20], huge_pages: false };
     let region = LocalFabric::new(config).and_then(|local| local.served_region(MemoryServerId(0)));
-    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
     let config = ServerConfig { incarnation, lease: LEASE, ..ServerConfig::default() };
     TcpServer::start(listener, region.expect("so little memory"), None, config).expect("it starts")
 }
@@ -70,5 +76,102 @@ fn a_server_that_ends_is_replaced_in_time() {
             assert_eq!(block_on(&ep, ep.read_word(word(volume))).expect("another one has a copy"), 1);
         }
         drop(Arc::new(ep));
+    }
+}
+
+/// Starts a server again at the same address, without its memory.
+fn restart(server: &mut Option<TcpServer>, incarnation: u64) {
+    let addr = server.as_ref().expect("it runs").addr();
+    *server = None;
+    let until = Instant::now() + Duration::from_secs(10);
+    let listener = loop {
+        match TcpListener::bind(addr) {
+            Ok(listener) => break listener,
+            Err(error) => assert!(Instant::now() < until, "{error}"),
+        }
+    };
+    *server = Some(serve_at(listener, incarnation));
+}
+
+/// Waits until the view has all copies, and memory of this incarnation.
+fn wait_for_copies(fabric: &TcpFabric, incarnation: u64) {
+    let until = Instant::now() + Duration::from_secs(20);
+    loop {
+        let view = fabric.view().expect("it is a group");
+        let syncing = (0..view.volumes() as u16)
+            .map(VolumeId)
+            .any(|volume| view.backups(volume).iter().any(|copy| copy.syncing));
+        let is_back =
+            view.servers().iter().any(|server| server.is_in() && server.incarnation() == incarnation);
+        if view.wanting().next().is_none() && !syncing && view.members().count() == 3 && is_back {
+            return;
+        }
+        assert!(Instant::now() < until, "{view:?}");
+        thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// Counters that several threads add to, and pages that each of them fills with its own numbers.
+struct Load<'l> {
+    fabric: &'l TcpFabric,
+    stop: AtomicBool,
+}
+
+impl Load<'_> {
+    /// Page of a thread, whose words all have one number.
+    fn page(thread: u64) -> GlobalAddr {
+        GlobalAddr::new(MemoryServerId(thread as u16 % 3), 4096 * (1 + thread))
+    }
+
+    fn counter(thread: u64) -> GlobalAddr {
+        GlobalAddr::new(MemoryServerId(thread as u16 % 3), 128 + 8 * thread)
+    }
+
+    /// Works until it is told to stop; returns the last numbers of its page and its counter.
+    fn work(&self, thread: u64) -> u64 {
+        let ep = endpoint(self.fabric);
+        let mut number = 0;
+        while !self.stop.load(Relaxed) {
+            number += 1;
+            let page = ep.buffer(512);
+            (0..64).for_each(|word| page.set(word, number));
+            block_on(&ep, ep.write(Self::page(thread), page)).expect("a copy is left");
+            // Only this thread changes its counter, so a swap of unknown outcome can be looked at.
+            let swapped = block_on(&ep, ep.compare_swap(Self::counter(thread), number - 1, number));
+            if swapped
+                .as_ref()
+                .map_or_else(|error| error.may_have_taken_effect(), |before| *before != number - 1)
+            {
+                block_on(&ep, ep.write_word(Self::counter(thread), number)).expect("a copy is left");
+            }
+            let found = block_on(&ep, ep.read(Self::page(thread), ep.buffer(512))).expect("a copy is left");
+            assert!((0..64).all(|word| found.get(word) == number), "thread {thread}, number {number}");
+            let found = block_on(&ep, ep.read_word(Self::counter(thread))).expect("a copy is left");
+            assert_eq!(found, number, "the counter of thread {thread}");
+        }
+        number
+    }
+}
+
+#[test]
+fn servers_come_back_empty_one_after_the_other_while_clients_work() {
+    let (mut servers, fabric) = group(3);
+    let load = Load { fabric: &fabric, stop: AtomicBool::new(false) };
+    let last: Vec<u64> = thread::scope(|scope| {
+        let load = &load;
+        let working: Vec<_> = (0..3).map(|thread| scope.spawn(move || load.work(thread))).collect();
+        for (round, incarnation) in (0..6).zip(11..) {
+            thread::sleep(2 * LEASE);
+            restart(&mut servers[round % 3], incarnation);
+            wait_for_copies(&fabric, incarnation);
+        }
+        load.stop.store(true, Relaxed);
+        working.into_iter().map(|working| working.join().expect("no panic")).collect()
+    });
+    println!("{last:?} rounds of the clients");
+    let ep = endpoint(&fabric);
+    for (thread, number) in (0..).zip(last) {
+        assert_eq!(block_on(&ep, ep.read_word(Load::page(thread))).expect("it is there"), number);
+        assert_eq!(block_on(&ep, ep.read_word(Load::counter(thread))).expect("it is there"), number);
     }
 }
