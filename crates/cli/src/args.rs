@@ -68,6 +68,9 @@ pub struct NewPoolArgs {
     /// Memory servers of the pool, if it is made; more than one make it a directory [default: 1]
     #[arg(long, value_name = "N")]
     pub memory_servers: Option<usize>,
+    /// Copies of all memory of the pool, if it is made on memory servers at tcp://; each is on another one [default: 1]
+    #[arg(long, value_name = "N")]
+    pub replicas: Option<usize>,
 }
 
 /// An index in a pool.

@@ -13,6 +13,7 @@ mod bench;
 mod calibrate;
 mod check;
 mod compute_server;
+mod copies;
 mod daemon;
 mod del;
 mod dump;

@@ -45,6 +45,13 @@ pub struct MemoryServerArgs {
     /// it has no connections
     #[arg(long, value_name = "TIME", default_value = "10s", value_parser = parse_nanos)]
     grace: u64,
+    /// How long this server may serve a pool with copies after it was in contact with most of the others, and after which
+    /// they go on without it; the same for all memory servers of a pool
+    #[arg(long, value_name = "TIME", default_value = "1s", value_parser = parse_nanos)]
+    lease: u64,
+    /// Most bytes in a second that it reads from others to fill its copies
+    #[arg(long, value_name = "SIZE", default_value = "256MiB", value_parser = parse_size)]
+    copy_rate: u64,
     /// A file with what clients must know to be let in [default: everybody on this host is]
     #[arg(long, value_name = "FILE")]
     secret_file: Option<PathBuf>,
@@ -78,6 +85,8 @@ pub fn run(args: &MemoryServerArgs) -> Result<(), Failure> {
         .clients_max(args.daemon.clients_max)
         .strangers_max(args.daemon.strangers_max)
         .grace(Duration::from_nanos(args.grace))
+        .lease(Duration::from_nanos(args.lease))
+        .copy_rate(args.copy_rate)
         .secret(secret);
     let config = match args.fabric {
         ServedFabric::Tcp => config,

@@ -12,6 +12,7 @@ use pando_lab::units::{self, parse_size};
 use serde_json::{Value, json};
 
 use crate::args::PoolArgs;
+use crate::copies::{self, CopiesArgs};
 use crate::failure::Failure;
 use crate::partitions::{self, MoveBoundaryArgs, PartitionsArgs};
 use crate::signals::Interrupt;
@@ -21,6 +22,8 @@ use crate::{output, pool, progress};
 pub enum PoolCommand {
     /// Show the memory servers: their states, and how full they are
     Servers(ServersArgs),
+    /// Show which memory server has copies of which memory, and which one is out of use
+    Copies(CopiesArgs),
     /// Show the partitions of the indexes: their keys, entries and owners
     Partitions(PartitionsArgs),
     /// Move the boundary between two partitions of an index, also while their compute servers run
@@ -72,12 +75,13 @@ pub struct SpreadArgs {
 }
 
 pub fn run(command: &PoolCommand) -> Result<(), Failure> {
-    if !matches!(command, PoolCommand::Servers(_) | PoolCommand::Partitions(_)) {
+    if !matches!(command, PoolCommand::Servers(_) | PoolCommand::Copies(_) | PoolCommand::Partitions(_)) {
         // An interrupt must not end the process before the pool is closed.
         Interrupt::listen()?;
     }
     match command {
         PoolCommand::Servers(args) => servers(args),
+        PoolCommand::Copies(args) => copies::run(args),
         PoolCommand::Partitions(args) => partitions::run(args),
         PoolCommand::MoveBoundary(args) => say(format_args!("{}", partitions::move_boundary(args)?)),
         PoolCommand::AddServer(args) => add_server(args),

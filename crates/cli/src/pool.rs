@@ -71,7 +71,8 @@ pub fn looking(args: &PoolArgs, look: &LookArgs) -> Result<Config, Failure> {
 pub fn perhaps_new(args: &PoolArgs, new: &NewPoolArgs, data: u64) -> Result<Config, Failure> {
     let size = new.pool_size.unwrap_or_else(|| data.saturating_mul(8).max(SIZE_MIN));
     let servers = new.memory_servers.unwrap_or(1);
-    Ok(existing(args)?.create(Create::IfMissing).memory_servers(servers).memory(share(size, servers)))
+    let config = existing(args)?.create(Create::IfMissing).memory_servers(servers);
+    Ok(config.memory(share(size, servers)).replicas(new.replicas.unwrap_or(1)))
 }
 
 /// Number of memory servers of a pool that is not there yet.

@@ -43,7 +43,7 @@ pub struct UpArgs {
 #[derive(Args, Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Settings {
-    /// Memory servers [default: 2]
+    /// Memory servers [default: 2, with --replicas 3]
     #[arg(long, value_name = "N")]
     memory_servers: Option<usize>,
     /// Compute servers [default: 2, with --durability process 1]
@@ -56,6 +56,9 @@ struct Settings {
     #[arg(long)]
     #[serde(default)]
     standby: bool,
+    /// Copies of all memory; with 2, a memory server may be lost, and is started again [default: 1]
+    #[arg(long, value_name = "N")]
+    replicas: Option<usize>,
     /// Bytes of each memory server [default: 1GiB]
     #[arg(long, value_name = "SIZE")]
     memory: Option<String>,
@@ -124,6 +127,7 @@ impl Settings {
             compute_servers: self.compute_servers.or(others.compute_servers),
             durability: self.durability.or(others.durability),
             standby: self.standby || others.standby,
+            replicas: self.replicas.or(others.replicas),
             memory: self.memory.or(others.memory),
             backing: self.backing.or(others.backing),
             memory_cores: self.memory_cores.or(others.memory_cores),
@@ -149,6 +153,7 @@ struct Plan {
     compute_servers: usize,
     durability: Durability,
     standby: bool,
+    replicas: usize,
     memory: u64,
     backing: Backing,
     memory_cores: usize,
@@ -177,6 +182,8 @@ impl Plan {
         };
         let durability = settings.durability()?;
         let compute_servers = if durability == Durability::Off { 2 } else { 1 };
+        let replicas = settings.replicas.unwrap_or(1);
+        let memory_servers = if replicas > 1 { 3 } else { 2 };
         let options = match (settings.key_size, settings.value_size) {
             (Some(key_size), Some(value_size)) => IndexOptions::fixed(key_size, value_size),
             (None, None) => IndexOptions::bytes(),
@@ -194,13 +201,14 @@ impl Plan {
         let host = settings.host.unwrap_or_else(|| "127.0.0.1".to_owned());
         check(&access, &host, insecure)?;
         Ok(Self {
-            memory_servers: at_least_one(settings.memory_servers.unwrap_or(2), "memory server")?,
+            memory_servers: at_least_one(settings.memory_servers.unwrap_or(memory_servers), "memory server")?,
             compute_servers: at_least_one(
                 settings.compute_servers.unwrap_or(compute_servers),
                 "compute server",
             )?,
             durability,
             standby: settings.standby,
+            replicas,
             memory: size(settings.memory, "1GiB")?,
             backing: match settings.backing {
                 None => Backing::Anonymous,
@@ -376,12 +384,28 @@ impl Running {
         wrong
     }
 
-    /// The first process that has ended. With a standby, a compute server that was killed does not count.
-    fn who_ended(&mut self, has_standby: bool) -> Option<String> {
-        let counts = |process: &mut &mut Process| !(has_standby && process.was_killed());
-        let compute =
-            self.compute.iter_mut().filter_map(|mut process| counts(&mut process).then_some(process));
-        compute.chain(&mut self.memory).find_map(Process::has_ended)
+    /// The first process that has ended and is not replaced.
+    fn who_ended(&mut self, plan: &Plan) -> Option<String> {
+        let compute = self.compute.iter_mut().map(|process| (process, plan.standby));
+        let memory = self.memory.iter_mut().map(|process| (process, plan.replicas > 1));
+        let mut all = compute.chain(memory);
+        all.find_map(
+            |(process, replaced)| if replaced && process.was_killed() { None } else { process.has_ended() },
+        )
+    }
+
+    /// Starts each memory server again that was killed, at its address.
+    fn replace_memory(&mut self, plan: &Plan, addresses: &[String]) -> Result<(), Failure> {
+        for ((number, process), address) in self.memory.iter_mut().enumerate().zip(addresses) {
+            if process.was_killed() {
+                // The reader may be gone.
+                let _ = writeln!(stderr(), "{} was killed; it is started again", process.name);
+                // It has told what it had to.
+                let _ = process.end();
+                *process = start_memory_server(plan, number, address)?;
+            }
+        }
+        Ok(())
     }
 
     /// Starts a new standby in place of each compute server that was killed.
@@ -434,7 +458,10 @@ pub fn run(args: &UpArgs) -> Result<(), Failure> {
         if plan.standby {
             running.replace_compute(&plan, &addresses, partitions)?;
         }
-        if let Some(who) = running.who_ended(plan.standby) {
+        if plan.replicas > 1 {
+            running.replace_memory(&plan, &addresses)?;
+        }
+        if let Some(who) = running.who_ended(&plan) {
             break Some(who);
         }
         thread::sleep(LOOK);
@@ -461,22 +488,26 @@ fn start_memory_servers(plan: &Plan, running: &mut Running) -> Result<Vec<String
     }
     let mut addresses = Vec::new();
     for number in 0..plan.memory_servers {
-        let mut command = plan.command("memory-server", number)?;
-        command.args(["--listen", &plan.address(plan.port, number)?]);
-        command.args(["--size", &plan.memory.to_string(), "--cores", &plan.memory_cores.to_string()]);
-        match &plan.backing {
-            Backing::Anonymous => {}
-            Backing::HugePages => _ = command.args(["--backing", "hugetlb"]),
-            Backing::File(directory) => {
-                _ = command.arg("--backing").arg(directory.join(format!("memory-{number}.pando")));
-            }
-        }
-        let process = Process::start(format!("memory server {number}"), command)?;
+        let process = start_memory_server(plan, number, &plan.address(plan.port, number)?)?;
         let address = process.said.split(" at ").nth(1).and_then(|rest| rest.split(',').next());
         addresses.push(address.expect("a memory server says where it listens").to_owned());
         running.memory.push(process);
     }
     Ok(addresses)
+}
+
+fn start_memory_server(plan: &Plan, number: usize, listen: &str) -> Result<Process, Failure> {
+    let mut command = plan.command("memory-server", number)?;
+    command.args(["--listen", listen]);
+    command.args(["--size", &plan.memory.to_string(), "--cores", &plan.memory_cores.to_string()]);
+    match &plan.backing {
+        Backing::Anonymous => {}
+        Backing::HugePages => _ = command.args(["--backing", "hugetlb"]),
+        Backing::File(directory) => {
+            _ = command.arg("--backing").arg(directory.join(format!("memory-{number}.pando")));
+        }
+    }
+    Process::start(format!("memory server {number}"), command)
 }
 
 /// Creates the pool and its index if missing; returns the number of partitions.
@@ -485,6 +516,7 @@ fn make_index(plan: &Plan, addresses: &[String]) -> Result<usize, Failure> {
         .access(plan.access.clone())
         .create(Create::IfMissing)
         .compute_servers(plan.compute_servers)
+        .replicas(plan.replicas)
         .cache(1 << 20);
     pool::with_cluster(config, |cluster: &Cluster| {
         if !cluster.index_names()?.contains(&plan.index) {

@@ -25,6 +25,8 @@ pub mod wire;
 pub use client::{TcpConfig, TcpEndpoint, TcpFabric, TcpLock, end_call, random_nonzero, wait_for};
 pub use connect::{ConnectError, Destination, connect};
 pub use handshake::{LinkId, Protocol, Rejection, Welcomed};
+/// Which memory server has which copies.
+pub use pando_member::{Server as NamedServer, View, VolumeId};
 pub use pending::{Ending, Pending};
 pub use secret::{SECRET_MIN, Secret, SecretError};
 pub use server::{Calls, OtherWay, ServerConfig, ServerCounts, TcpServer};

@@ -44,7 +44,7 @@ mod shared;
 mod stats;
 mod table;
 
-pub use admin::{CheckReport, DrainProgress, IndexReport};
+pub use admin::{CheckReport, Copies, DrainProgress, IndexReport, ServerCopies};
 pub use cluster::Cluster;
 pub use error::{Error, Owner, Result};
 pub use index::{BULK_THREADS_MAX, BulkOptions, Index, IndexInfo, Loaded, OwnedKeys};

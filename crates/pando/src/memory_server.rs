@@ -72,6 +72,7 @@ pub struct MemoryServerConfig {
     strangers_max: usize,
     grace: Duration,
     lease: Duration,
+    copy_rate: u64,
     secret: Secret,
     verbs: Option<VerbsOptions>,
 }
@@ -89,6 +90,7 @@ impl MemoryServerConfig {
             strangers_max: 256,
             grace: Duration::from_secs(10),
             lease: Duration::from_secs(1),
+            copy_rate: 256 << 20,
             secret: Secret::default(),
             verbs: None,
         }
@@ -156,6 +158,12 @@ impl MemoryServerConfig {
         self
     }
 
+    /// Most bytes in a second that the server reads from others to fill its copies of their memory; 256 MiB.
+    pub fn copy_rate(mut self, bytes: u64) -> Self {
+        self.copy_rate = bytes;
+        self
+    }
+
     /// Secret that clients must present, at least 16 bytes; none.
     pub fn secret(mut self, secret: impl Into<Secret>) -> Self {
         self.secret = secret.into();
@@ -201,6 +209,7 @@ impl MemoryServer {
             incarnation,
             fences: beside(&config.backing, "fences"),
             lease: config.lease,
+            copy_rate: config.copy_rate,
             acceptor: beside(&config.backing, "acceptor"),
             may_have_copies: !matches!(&config.backing, Backing::File(path) if ShmFabric::is_device(path)),
             other_way: config

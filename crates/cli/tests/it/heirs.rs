@@ -21,10 +21,13 @@ const THREADS: u64 = 3;
 const KEYS: u64 = 500;
 const WAIT: Duration = Duration::from_secs(60);
 
-/// A memory server, and an index in its memory.
-struct Cluster {
+/// Memory servers, and an index in their memory.
+pub struct Cluster {
     place: Arc<Place>,
-    memory: Daemon,
+    /// Addresses of the memory servers.
+    addresses: String,
+    /// The memory server, unless the test has its own.
+    _memory: Option<Daemon>,
 }
 
 impl Cluster {
@@ -32,11 +35,20 @@ impl Cluster {
         let place = Arc::new(Place::new());
         let memory = Daemon::memory_server(&place, &format!("--grace {grace}"));
         place.ok(&format!("create --pool {} --index n --boundaries @ --node-size 512", memory.pool()));
-        Self { place, memory }
+        Self { place, addresses: memory.address.clone(), _memory: Some(memory) }
+    }
+
+    /// The index in memory servers at these addresses.
+    pub fn of(place: Arc<Place>, addresses: String) -> Self {
+        Self { place, addresses, _memory: None }
+    }
+
+    fn pool(&self) -> String {
+        format!("tcp://{}", self.addresses)
     }
 
     /// Starts a compute server, which stands by if there is one already; its address once it has taken over.
-    fn compute_server(&self) -> thread::JoinHandle<Daemon> {
+    pub fn compute_server(&self) -> thread::JoinHandle<Daemon> {
         self.compute_server_of("0,1")
     }
 
@@ -45,7 +57,7 @@ impl Cluster {
         let arguments = format!(
             "compute-server --memory {} --index n --listen 127.0.0.1:0 --cache 64KiB --durability process --standby \
              --partition {partitions}",
-            self.memory.address
+            self.addresses
         );
         let place = Arc::clone(&self.place);
         thread::spawn(move || Daemon::start(&place, &arguments))
@@ -53,7 +65,8 @@ impl Cluster {
 
     fn session(&self) -> RemoteSession {
         let access = Access::default().deadline(Duration::from_secs(20));
-        match Client::find(&Config::tcp([&self.memory.address]).access(access), "n").expect("it is there") {
+        match Client::find(&Config::tcp(self.addresses.split(',')).access(access), "n").expect("it is there")
+        {
             Service::Remote(index) => index.session(),
             Service::Nobody => panic!("a compute server has it open"),
         }
@@ -123,7 +136,7 @@ fn work(session: &RemoteSession, thread: u64, is_over: &AtomicBool, answered: &A
 }
 
 /// Waits until each thread has been answered some more.
-fn await_answers(answered: &[AtomicU64]) -> Duration {
+pub fn await_answers(answered: &[AtomicU64]) -> Duration {
     let (begun, before) =
         (Instant::now(), answered.iter().map(|count| count.load(Relaxed)).collect::<Vec<_>>());
     while answered.iter().zip(&before).any(|(count, before)| count.load(Relaxed) < before + 20) {
@@ -167,17 +180,17 @@ fn a_standby_takes_over_what_was_answered_by_a_server_that_is_killed() {
     drop(server);
     // Until it counts as dead.
     thread::sleep(if grace == "1s" { Duration::from_millis(500) } else { Duration::from_secs(10) });
-    let status = cluster.place.run(&format!("status --pool {}", cluster.memory.pool()));
+    let status = cluster.place.run(&format!("status --pool {}", cluster.pool()));
     let owner = format!("0: process {died} (DEAD: whoever opens the index next takes it over)");
     assert!(status.stdout.contains(", log ") && status.stdout.contains(&owner), "{status:?}");
     // Opened by nobody else, the pool is in order again.
-    let durable = format!("--pool {} --durability process", cluster.memory.pool());
+    let durable = format!("--pool {} --durability process", cluster.pool());
     cluster.place.ok(&format!("put {durable} --index n fig 1"));
-    cluster.place.ok(&format!("check --pool {}", cluster.memory.pool()));
+    cluster.place.ok(&format!("check --pool {}", cluster.pool()));
 }
 
 /// Runs `body` while clients work, and lets them look at all of their keys then.
-fn beside_clients(cluster: &Cluster, body: impl FnOnce(&[AtomicU64])) {
+pub fn beside_clients(cluster: &Cluster, body: impl FnOnce(&[AtomicU64])) {
     let (is_over, answered): (AtomicBool, [AtomicU64; THREADS as usize]) = Default::default();
     thread::scope(|scope| {
         for thread in 0..THREADS {
@@ -196,7 +209,7 @@ fn stop(cluster: &Cluster, servers: [Daemon; 2]) {
         let ended = server.process.end();
         assert_eq!(ended.status, 0, "{ended:?}");
     }
-    let pool = cluster.memory.pool();
+    let pool = cluster.pool();
     cluster.place.ok(&format!("put --pool {pool} --durability process --index n fig 1"));
     cluster.place.ok(&format!("check --pool {pool}"));
 }
@@ -217,7 +230,7 @@ fn each_of_two_compute_servers_has_heirs_while_the_other_goes_on() {
             servers[partition] = standby.join().expect("it takes over");
         }
     });
-    let pool = cluster.memory.pool();
+    let pool = cluster.pool();
     // The dead are still attached.
     let status = cluster.place.run(&format!("status --pool {pool}")).stdout;
     for (partition, server) in servers.iter().enumerate() {
@@ -230,7 +243,7 @@ fn each_of_two_compute_servers_has_heirs_while_the_other_goes_on() {
 #[test]
 fn keys_move_between_processes_while_clients_go_on() {
     let cluster = Cluster::new("1s");
-    let pool = cluster.memory.pool();
+    let pool = cluster.pool();
     let mut servers =
         ["0", "1"].map(|partition| cluster.compute_server_of(partition).join().expect("it starts"));
     beside_clients(&cluster, |answered| {

@@ -5,6 +5,7 @@ mod bad_input;
 mod bench;
 mod cluster_commands;
 mod common;
+mod copies;
 mod elf;
 mod elf_bad_input;
 mod failures;

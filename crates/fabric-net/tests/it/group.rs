@@ -13,7 +13,8 @@ use pando_member::VolumeId;
 use pando_replica::Replicated;
 use pando_rt::block_on;
 
-const LEASE: Duration = Duration::from_millis(200);
+/// Long enough for a machine that does other things too: who is silent for so long is taken for lost.
+const LEASE: Duration = Duration::from_millis(500);
 
 fn serve(incarnation: u64) -> TcpServer {
     serve_at(TcpListener::bind("127.0.0.1:0").expect("a free port"), incarnation)
@@ -153,6 +154,15 @@ impl Load<'_> {
     }
 }
 
+/// Ends the work when it is dropped, on a panic too.
+struct Stop<'s>(&'s AtomicBool);
+
+impl Drop for Stop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Relaxed);
+    }
+}
+
 #[test]
 fn servers_come_back_empty_one_after_the_other_while_clients_work() {
     let (mut servers, fabric) = group(3);
@@ -160,8 +170,11 @@ fn servers_come_back_empty_one_after_the_other_while_clients_work() {
     let last: Vec<u64> = thread::scope(|scope| {
         let load = &load;
         let working: Vec<_> = (0..3).map(|thread| scope.spawn(move || load.work(thread))).collect();
+        let _stop = Stop(&load.stop);
         for (round, incarnation) in (0..6).zip(11..) {
-            thread::sleep(2 * LEASE);
+            thread::sleep(LEASE);
+            // A server that was slow may have been taken for lost meanwhile.
+            wait_for_copies(&fabric, if round == 0 { 1 } else { incarnation - 1 });
             restart(&mut servers[round % 3], incarnation);
             wait_for_copies(&fabric, incarnation);
         }

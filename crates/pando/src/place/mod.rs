@@ -23,7 +23,7 @@ use pando_fabric::{
 use pando_fabric_local::{
     ExclusiveLock, HugePages, LocalConfig, LocalFabric, ShmConfig, ShmFabric, process_alive, this_process,
 };
-use pando_fabric_net::{TcpConfig, TcpFabric, TcpLock};
+use pando_fabric_net::{TcpConfig, TcpFabric, TcpLock, View};
 #[cfg(feature = "verbs")]
 use pando_fabric_verbs::VerbsFabric;
 use pando_fabric_verbs::VerbsOptions;
@@ -84,6 +84,11 @@ impl AnyFabric {
     /// Whether the memory servers are a group that has copies of their memory.
     pub fn has_copies(&self) -> bool {
         self.connections().is_some_and(|connections| connections.view().is_some())
+    }
+
+    /// The newest view of memory servers that have copies of each other's memory.
+    pub fn view(&self) -> Option<Arc<View>> {
+        self.connections()?.view()
     }
 
     /// Refuses `what` if memory servers have copies of each other's memory.
