@@ -20,9 +20,9 @@ use crate::placement::{Placement, Replica, Volume};
 use crate::views::Views;
 
 /// A verb that waits for another view is sent again after at most this part of its patience.
-const TRIES: Nanos = 64;
+const TRIES: Nanos = 256;
 /// Steps in which it looks for another view until then.
-const LOOKS: Nanos = 16;
+const LOOKS: Nanos = 8;
 
 /// An endpoint of volumes, each of which has copies on several memory servers; or, without copies, the endpoint below,
 /// whose verbs it then passes on as they are.

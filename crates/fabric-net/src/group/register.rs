@@ -3,7 +3,7 @@
 use std::thread;
 use std::time::{Duration, Instant};
 
-use pando_fabric::Random;
+use pando_fabric::{MemoryServerId, Random};
 use pando_member::{AcceptorId, Answer, Ballot, Proposal, Step, View};
 
 use super::{Line, LineError, kind};
@@ -38,6 +38,8 @@ pub(crate) struct Register {
     secret: Secret,
     /// Whether the acceptors are those of an existing group, and may have been replaced.
     follows: bool,
+    /// Servers that are not asked, because they do not answer.
+    silent: Vec<MemoryServerId>,
     proposer: u64,
     ballot: Ballot,
     random: Random,
@@ -48,7 +50,13 @@ impl Register {
     pub fn new(acceptors: Vec<AcceptorId>, addresses: &[String], secret: &Secret, proposer: u64) -> Self {
         let lines = lines(&acceptors, addresses, secret);
         let (ballot, random) = (Ballot::ZERO, Random::new(proposer));
-        Self { acceptors, lines, secret: secret.clone(), follows: true, proposer, ballot, random }
+        let silent = Vec::new();
+        Self { acceptors, lines, secret: secret.clone(), follows: true, silent, proposer, ballot, random }
+    }
+
+    /// The register without servers that are known not to answer, so that nothing waits for them.
+    pub fn without_asking(self, silent: &[MemoryServerId]) -> Self {
+        Self { silent: silent.to_vec(), ..self }
     }
 
     /// The register of servers that are to form a group, whatever groups they were in.
@@ -103,7 +111,7 @@ impl Register {
                 }
             };
             let mut proposal = Proposal::new(&self.acceptors, self.ballot, made);
-            let (step, reason) = run(&mut proposal, &mut self.lines);
+            let (step, reason) = run(&mut proposal, &mut self.lines, &self.silent);
             let decided = proposal.value().map(<[u8]>::to_vec);
             let to_beat = proposal.to_beat();
             drop(proposal);
@@ -158,9 +166,17 @@ fn lines(acceptors: &[AcceptorId], addresses: &[String], secret: &Secret) -> Vec
 }
 
 /// Runs a proposal to its end. Returns also why acceptors did not answer.
-fn run<F: FnOnce(&[u8]) -> Vec<u8>>(proposal: &mut Proposal<F>, lines: &mut [Line]) -> (Step, Vec<String>) {
+fn run<F: FnOnce(&[u8]) -> Vec<u8>>(
+    proposal: &mut Proposal<F>,
+    lines: &mut [Line],
+    silent: &[MemoryServerId],
+) -> (Step, Vec<String>) {
     let mut reasons = Vec::new();
     loop {
+        for server in silent {
+            reasons.push(format!("memory server {server} does not answer"));
+            proposal.failed(*server);
+        }
         let requests: Vec<_> =
             proposal.requests().map(|(id, request)| (id.server, request.encode())).collect();
         // All at once: one that does not answer must not delay the others.

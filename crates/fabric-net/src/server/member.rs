@@ -303,6 +303,7 @@ impl Member {
             replace(&beside(path), &incarnation.to_le_bytes())?;
         }
         self.incarnation.store(incarnation, Release);
+        tracing::warn!("the others went on without this memory server; its memory counts as empty");
         Ok(())
     }
 

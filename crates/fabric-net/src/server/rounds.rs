@@ -60,8 +60,8 @@ impl Drop for Rounds {
 enum Change {
     /// Find out which view is decided.
     Read,
-    /// Go on without these servers.
-    Without(Vec<MemoryServerId>),
+    /// Go on without these servers, if their memory still has these incarnations.
+    Without(Vec<(MemoryServerId, u64)>),
     /// Take back a server whose memory and whose acceptor have these incarnations.
     Readmit { server: MemoryServerId, incarnation: u64, acceptor: u64 },
     /// Let this server have copies that volumes lack.
@@ -75,7 +75,10 @@ impl Change {
         match self {
             Self::Read => {}
             Self::Without(servers) => {
-                for server in servers {
+                for (server, incarnation) in servers {
+                    if next.incarnation(*server) != Some(*incarnation) {
+                        continue;
+                    }
                     match next.without(*server) {
                         Ok(without) => next = without,
                         Err(error) => tracing::error!("{error}"),
@@ -106,7 +109,10 @@ impl Change {
     fn tell(&self, view: &View) {
         let epoch = view.epoch();
         match self {
-            Self::Without(servers) if servers.iter().any(|server| view.incarnation(*server).is_none()) => {
+            Self::Without(servers)
+                if servers.iter().any(|(server, _)| view.incarnation(*server).is_none()) =>
+            {
+                let servers: Vec<_> = servers.iter().map(|(server, _)| server.0).collect();
                 tracing::warn!(
                     "view {epoch} of the memory servers goes on without {servers:?}, which do not answer"
                 );
@@ -147,7 +153,10 @@ impl Work {
                 let view = known.view.clone();
                 let lease = known.lease.as_mut();
                 let (me, renew, suspects) = match lease {
-                    Some(lease) => (lease.me(), lease.round(now), lease.suspects(now).collect()),
+                    Some(lease) => {
+                        let named = |server| Some((server, view.as_ref()?.incarnation(server)?));
+                        (lease.me(), lease.round(now), lease.suspects(now).filter_map(named).collect())
+                    }
                     None => (MemoryServerId(0), None, Vec::new()),
                 };
                 let is_admitted = known.lease.as_ref().is_some_and(|lease| lease.serves(now));
@@ -271,8 +280,15 @@ impl Work {
             let Some(view) = view else { continue };
             let addresses: Vec<String> =
                 view.servers().iter().map(|server| server.address().to_owned()).collect();
-            let mut register =
+            let register =
                 Register::new(view.acceptors().collect(), &addresses, &self.secret, self.member.process);
+            let mut register = match &change {
+                Change::Without(servers) => {
+                    let silent: Vec<_> = servers.iter().map(|(server, _)| *server).collect();
+                    register.without_asking(&silent)
+                }
+                _ => register,
+            };
             let until = Instant::now() + self.lease() * CHANGE;
             let changed = register.change(until, |view| Ok(view.and_then(|view| change.of(&view))));
             match changed {

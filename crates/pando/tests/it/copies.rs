@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use pando::{Cluster, Config, Create, IndexOptions, MemoryServer, MemoryServerConfig};
+use pando::{Backing, Cluster, Config, Create, IndexOptions, MemoryServer, MemoryServerConfig};
 
 const LEASE: Duration = Duration::from_millis(150);
 
@@ -58,4 +58,71 @@ fn any_memory_server_may_be_lost() {
             assert_eq!(found.as_deref(), Some(&key(number + 1)[..]), "{lost}: {number}");
         }
     }
+}
+
+/// Starts a memory server of a file, at an address or at any.
+fn start_file(directory: &std::path::Path, number: usize, listen: &str) -> MemoryServer {
+    let file = Backing::File(directory.join(format!("memory-{number}")));
+    let config = MemoryServerConfig::new(listen).size(64 << 20).lease(LEASE).backing(file);
+    let until = Instant::now() + Duration::from_secs(10);
+    loop {
+        match MemoryServer::start(&config) {
+            Ok(server) => return server,
+            Err(error) => assert!(Instant::now() < until, "{error}"),
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+fn check(addresses: &[String], values: u64) {
+    let cluster = Cluster::open(Config::tcp(addresses)).expect("all servers are back");
+    let index = cluster.open_index("trees").expect("it is there");
+    let session = index.session().expect("a session");
+    for number in 0..2_000 {
+        let found = session.get(&key(number)).expect("it is served");
+        assert_eq!(found.as_deref(), Some(&key(number + values)[..]), "{number}");
+    }
+}
+
+#[test]
+fn memory_in_files_outlives_all_servers_and_one_that_missed_something_is_filled_again() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let mut servers: Vec<Option<MemoryServer>> =
+        (0..3).map(|number| Some(start_file(directory.path(), number, "127.0.0.1:0"))).collect();
+    let addresses = addresses(&servers);
+    let config = Config::tcp(&addresses).replicas(2).cache(1 << 20);
+    let cluster = Cluster::open(config.create(Create::New)).expect("a pool");
+    let index = cluster.create_index("trees", &IndexOptions::integers()).expect("an index");
+    let put = |added: u64| {
+        let session = index.session().expect("a session");
+        (0..2_000)
+            .for_each(|number| session.put(&key(number), &key(number + added)).map(drop).expect("room"));
+        drop(session);
+        cluster.flush().expect("a copy is left");
+    };
+    put(1);
+    // Server 1 misses changes, and is back before the others end.
+    servers[1] = None;
+    put(2);
+    servers[1] = Some(start_file(directory.path(), 1, &addresses[1]));
+    let until = Instant::now() + Duration::from_secs(20);
+    loop {
+        let copies = cluster.copies().expect("it is open").expect("there are copies");
+        if copies.lacking().is_empty() && copies.servers.iter().all(|server| server.is_in) {
+            break;
+        }
+        assert!(Instant::now() < until, "{copies:?}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    put(3);
+    drop(index);
+    cluster.close().expect("all servers are there");
+    // All end, and are back; then server 0 is lost for good.
+    servers.iter_mut().for_each(|server| *server = None);
+    for (number, address) in addresses.iter().enumerate() {
+        servers[number] = Some(start_file(directory.path(), number, address));
+    }
+    check(&addresses, 3);
+    servers[0] = None;
+    check(&addresses, 3);
 }
