@@ -24,10 +24,16 @@ pub enum Defect {
     OlderEpoch,
     /// A copy that is being filled may become the primary.
     SyncingPromoted,
+    /// Acceptors that an older view names decide on a change of a view that names others.
+    OldAcceptors,
+    /// Answers count of acceptors that were replaced in the view that was found.
+    ReplacedCount,
+    /// A proposer goes to the acceptors that a view names before that view is decided.
+    UndecidedAcceptors,
 }
 
 impl Defect {
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 11] = [
         Self::PromiseIgnored,
         Self::AcceptedIgnored,
         Self::Minority,
@@ -36,6 +42,9 @@ impl Defect {
         Self::NoWait,
         Self::OlderEpoch,
         Self::SyncingPromoted,
+        Self::OldAcceptors,
+        Self::ReplacedCount,
+        Self::UndecidedAcceptors,
     ];
 }
 

@@ -173,10 +173,11 @@ struct Peer {
 /// - While one clock advances by 1.1 of some time, every other clock advances by that time at least, also while a
 ///   process is stopped. They need not show the same time.
 /// - [`learn`](Self::learn) is called with decided views only, and each change of a view makes its epoch larger.
-/// - Acceptors persist what they accept before they answer. A change of the view is decided by the acceptors that the view
-///   before it names. It may name another acceptor in the place of one that has lost its memory and never answers again
-///   ([`View::with_acceptor`]), one at a time. Let a majority have `m` of `n`. The one that decided this has `m` of the
-///   `n - 1` others, and any later one has `m - 1` of them at least; so they have one in common.
+/// - Acceptors persist what they accept before they answer. A view may name another acceptor in the place of one that has
+///   lost its memory ([`View::with_acceptor`]). It is decided by a majority of the acceptors that the view before it names
+///   ([`Proposal`](crate::Proposal)), and a round asks those of a decided view. So the majorities of 2 have an acceptor in
+///   common if `S` knows the view before the newer one, or one with the same acceptors. If not, `S` has missed an earlier
+///   change of the acceptors, and the argument holds from that change on.
 /// - Each start of a process has a number of its own, so that answers to an earlier one do not count.
 /// - The caller does nothing for clients after the lease is over. What it has begun before must have taken effect by
 ///   then, or be prevented: connections are closed, the right to one-sided verbs is revoked. If that takes time, the
@@ -253,7 +254,11 @@ impl ServerLease {
         if self.out || view.epoch() <= self.epoch {
             return;
         }
-        self.acceptors = view.acceptors().collect();
+        if !view.acceptors().eq(self.acceptors.iter().copied()) {
+            // Each round counts the acceptors of one view.
+            self.acceptors = view.acceptors().collect();
+            self.rounds.clear();
+        }
         let was_admitted = self.admitted;
         self.admitted = view.incarnation(self.me) == Some(self.incarnation);
         let named = view.servers().get(usize::from(self.me.0));

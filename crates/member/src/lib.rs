@@ -15,7 +15,7 @@
 //! let mut acceptors: Vec<_> = ids.iter().map(|id| Acceptor::new(*id)).collect();
 //!
 //! let change = |current: &[u8]| if current.is_empty() { view.encode() } else { current.to_vec() };
-//! let mut proposal = Proposal::new(&ids, Ballot::ZERO.next(99), change);
+//! let mut proposal = Proposal::new(&ids, View::acceptors_of, Ballot::ZERO.next(99), change);
 //! let decided = 'decided: loop {
 //!     let requests: Vec<_> = proposal.requests().map(|(to, request)| (to, request.encode())).collect();
 //!     for (to, request) in requests {
@@ -38,5 +38,5 @@ mod register;
 mod view;
 
 pub use lease::{Renew, Renewed, ServerLease, Serves, Terms};
-pub use register::{Acceptor, AcceptorId, Answer, Ask, Ballot, Proposal, Request, Step};
+pub use register::{Acceptor, AcceptorId, Answer, Ask, Ballot, Names, Proposal, Request, Step};
 pub use view::{FIRST_EPOCH, LostVolumes, Place, Server, View, ViewError, VolumeCopy, VolumeId};

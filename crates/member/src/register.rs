@@ -3,7 +3,7 @@
 //! The value is bytes, none at first. A change is a function of the current value; reading is the change to the
 //! same value. A proposer collects promises of a majority of the acceptors (phase 1), takes the value that was
 //! accepted with the largest ballot, changes it, and has a majority accept the result (phase 2). Then the value
-//! is *decided*. The list of acceptors is fixed.
+//! is *decided*. A value may name the acceptors that decide on the next one: [`Proposal`] has the rules.
 //!
 //! - A [`Ballot`] is used for one [`Proposal`] only.
 //! - An acceptor's state is persisted before an answer leaves, and requests name the memory that they are for,
@@ -294,6 +294,9 @@ pub enum Step {
     Accept,
     /// The [value](Proposal::value) is decided.
     Decided,
+    /// The [value](Proposal::value) is decided, and is not changed, because it names other acceptors than were asked. The
+    /// change needs another proposal, to those.
+    Others,
     /// A majority cannot be won any more. Another proposal needs a ballot above this one. In phase 2 the value may be
     /// decided nevertheless, by a later proposal.
     Refused(Ballot),
@@ -316,28 +319,58 @@ enum Phase<F> {
     Over,
 }
 
+/// The acceptors that a value names; `None` if it names none, and those that were asked decide on the next value too.
+pub type Names = fn(&[u8]) -> Option<Vec<AcceptorId>>;
+
 /// One attempt to change the register.
 ///
 /// The change may be made to a value that is never decided, and an attempt that is given up in phase 2 may take
 /// effect later. So a change that is tried again must tell by the value whether it was made already.
+///
+/// # Acceptors that are replaced
+/// All values name equally many acceptors. A proposal asks those that a *decided* value names; it need not be the newest
+/// one. Answers count only from acceptors that are named by the value found in phase 1 as well, and in phase 2 by the
+/// new value too; there must be a majority of them. If the value found names others than were asked, it is not changed.
+///
+/// So a value is decided by a majority of the acceptors that it names, who are all named by the value before it. Let `D`
+/// be a decided value, and a later proposal have the larger ballot. It finds `D` or a newer value:
+/// 1. Suppose that it finds a value from before `D`, and let `N` be the first decided value after the found one that
+///    names others than it, or `D` if there is none. A majority of the acceptors that the found value names accepted `N`.
+///    The promises that count are from such a majority too. So one of those acceptors accepted `N`, and did so before its
+///    promise: it tells of `N` or a newer value, and the found value was not the one with the largest ballot.
+/// 2. An acceptor that is new in a value is asked only after that value was decided. Without the promise of a new
+///    acceptor, which knows nothing, the majority is one of the value before.
 #[derive(Debug)]
 pub struct Proposal<F> {
     acceptors: Vec<AcceptorId>,
+    names: Names,
     ballot: Ballot,
     phase: Phase<F>,
     heard: Vec<Heard>,
+    /// By place in the list of acceptors: whether its answers count.
+    counts: Vec<bool>,
     decided: bool,
+    /// Whether the value names other acceptors than were asked.
+    others: bool,
     /// Largest ballot that acceptors told to have promised.
     to_beat: Ballot,
 }
 
 impl<F: FnOnce(&[u8]) -> Vec<u8>> Proposal<F> {
-    /// A proposal to `acceptors`: all there are, on different servers. `ballot` was never used before; one below a
-    /// ballot that is in use is refused.
-    pub fn new(acceptors: &[AcceptorId], ballot: Ballot, change: F) -> Self {
-        let phase = Phase::Prepare { change, accepted: Ballot::ZERO, value: Vec::new() };
-        let heard = vec![Heard::Nothing; acceptors.len()];
-        Self { acceptors: acceptors.to_vec(), ballot, phase, heard, decided: false, to_beat: Ballot::ZERO }
+    /// A proposal to `acceptors`, which are on different servers: all that some decided value names, or all of the first
+    /// ones. `ballot` was never used before; one below a ballot that is in use is refused.
+    pub fn new(acceptors: &[AcceptorId], names: Names, ballot: Ballot, change: F) -> Self {
+        Self {
+            acceptors: acceptors.to_vec(),
+            names,
+            ballot,
+            phase: Phase::Prepare { change, accepted: Ballot::ZERO, value: Vec::new() },
+            heard: vec![Heard::Nothing; acceptors.len()],
+            counts: vec![true; acceptors.len()],
+            decided: false,
+            others: false,
+            to_beat: Ballot::ZERO,
+        }
     }
 
     pub fn ballot(&self) -> Ballot {
@@ -365,9 +398,9 @@ impl<F: FnOnce(&[u8]) -> Vec<u8>> Proposal<F> {
             Phase::Accept { value } => Some(Ask::Accept(value)),
             Phase::Over => None,
         };
-        let unanswered =
-            self.acceptors.iter().zip(&self.heard).filter(|(_, heard)| **heard == Heard::Nothing);
-        unanswered.filter_map(move |(id, _)| {
+        let all = self.acceptors.iter().zip(&self.heard).zip(&self.counts);
+        let unanswered = all.filter(|((_, heard), counts)| **heard == Heard::Nothing && **counts);
+        unanswered.filter_map(move |((id, _), _)| {
             Some((*id, Request { incarnation: id.incarnation, ballot: self.ballot, ask: ask? }))
         })
     }
@@ -386,6 +419,7 @@ impl<F: FnOnce(&[u8]) -> Vec<u8>> Proposal<F> {
                 if *accepted > *newest && !defect(Defect::AcceptedIgnored) {
                     *newest = *accepted;
                     *newest_value = value.to_vec();
+                    self.counts = named(&self.acceptors, (self.names)(value).as_deref());
                 }
                 Heard::Yes
             }
@@ -410,32 +444,53 @@ impl<F: FnOnce(&[u8]) -> Vec<u8>> Proposal<F> {
     }
 
     fn step(&mut self) -> Step {
-        let count = |which| self.heard.iter().filter(|heard| **heard == which).count();
-        let (all, yes, no, failed) =
-            (self.heard.len(), count(Heard::Yes), count(Heard::No), count(Heard::Failed));
+        let all = self.heard.len();
+        let count = |which| {
+            let heard = self.heard.iter().zip(&self.counts);
+            heard.filter(|(heard, counts)| **counts && **heard == which).count()
+        };
+        let (yes, no, open) = (count(Heard::Yes), count(Heard::No), count(Heard::Nothing));
         let majority = majority(all);
         if self.decided || matches!(self.phase, Phase::Over) {
             return Step::Wait;
         }
         if yes >= majority {
             return match std::mem::replace(&mut self.phase, Phase::Over) {
-                Phase::Prepare { change, value, .. } => {
-                    self.phase = Phase::Accept { value: change(&value) };
-                    self.heard.fill(Heard::Nothing);
-                    Step::Accept
-                }
+                Phase::Prepare { change, value, .. } => self.begin_accept(change, &value),
                 phase => {
                     (self.phase, self.decided) = (phase, true);
-                    Step::Decided
+                    if self.others { Step::Others } else { Step::Decided }
                 }
             };
         }
-        if all - no - failed >= majority {
+        if yes + open >= majority {
             return Step::Wait;
         }
         self.phase = Phase::Over;
-        if all - failed < majority { Step::Hopeless } else { Step::Refused(self.to_beat) }
+        if yes + open + no < majority { Step::Hopeless } else { Step::Refused(self.to_beat) }
     }
+
+    /// Phase 2, after a majority promised, and `found` was the newest value that they had accepted.
+    fn begin_accept(&mut self, change: F, found: &[u8]) -> Step {
+        let names = (self.names)(found);
+        self.others = names.is_some_and(|names| names != self.acceptors) && !defect(Defect::OldAcceptors);
+        let value = if self.others { found.to_vec() } else { change(found) };
+        let by_new = named(&self.acceptors, (self.names)(&value).as_deref());
+        self.counts.iter_mut().zip(by_new).for_each(|(counts, by_new)| *counts &= by_new);
+        self.heard.fill(Heard::Nothing);
+        self.phase = Phase::Accept { value };
+        if self.others && defect(Defect::UndecidedAcceptors) {
+            self.decided = true;
+            return Step::Others;
+        }
+        Step::Accept
+    }
+}
+
+/// Which of `acceptors` are among `names`: all if there are none.
+fn named(acceptors: &[AcceptorId], names: Option<&[AcceptorId]>) -> Vec<bool> {
+    let is_named = |id| names.is_none_or(|names| names.contains(id)) || defect(Defect::ReplacedCount);
+    acceptors.iter().map(is_named).collect()
 }
 
 /// Number of acceptors such that any two sets of that many, out of `all`, have one in common.

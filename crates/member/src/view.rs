@@ -373,8 +373,8 @@ impl View {
         Ok(next)
     }
 
-    /// This view with an acceptor of this `incarnation` on `server`, which is about to be decided for the first time. The
-    /// acceptor that it had there must have lost its memory, so that it never answers again.
+    /// This view, before it is proposed, with an acceptor of this `incarnation` on `server`. The acceptor that it had there
+    /// must have lost its memory, so that it never answers again.
     pub fn with_acceptor(mut self, server: MemoryServerId, incarnation: u64) -> Self {
         if let Some(of_server) = self.servers.get_mut(usize::from(server.0)) {
             of_server.acceptor = incarnation;
@@ -428,6 +428,11 @@ impl View {
     /// If the bytes are no view.
     pub fn epoch_of(bytes: &[u8]) -> Result<u64, BadField> {
         if bytes.is_empty() { Ok(0) } else { read_epoch(&mut Reader::new(bytes)) }
+    }
+
+    /// The acceptors that an encoded view names; `None` if the bytes are no view.
+    pub fn acceptors_of(bytes: &[u8]) -> Option<Vec<AcceptorId>> {
+        Self::decode(bytes).ok().map(|view| view.acceptors().collect())
     }
 
     /// The view that `bytes` encode.

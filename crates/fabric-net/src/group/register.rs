@@ -3,8 +3,9 @@
 use std::thread;
 use std::time::{Duration, Instant};
 
+use pando_fabric::codec::BadField;
 use pando_fabric::{MemoryServerId, Random};
-use pando_member::{AcceptorId, Answer, Ballot, Proposal, Step, View};
+use pando_member::{AcceptorId, Answer, Ballot, Names, Proposal, Step, View};
 
 use super::{Line, LineError, kind};
 use crate::connect::Destination;
@@ -64,7 +65,7 @@ impl Register {
         Self { follows: false, ..self }
     }
 
-    /// Goes to the acceptors that a view names.
+    /// Goes to the acceptors that a decided view names.
     fn follow(&mut self, view: &View) {
         self.acceptors = view.acceptors().collect();
         let addresses: Vec<String> =
@@ -84,20 +85,12 @@ impl Register {
     ) -> Result<Option<View>, RegisterError> {
         loop {
             self.ballot = self.ballot.next(self.proposer);
-            let (mut wrong, mut others) = (None, None);
+            let mut wrong = None;
             let made = |bytes: &[u8]| {
                 let current = match bytes {
                     [] => Ok(None),
                     bytes => View::decode(bytes).map(Some).map_err(|error| error.to_string()),
                 };
-                // The acceptors that the current view names decide on the next one.
-                if let Ok(Some(view)) = &current
-                    && !view.acceptors().eq(self.acceptors.iter().copied())
-                    && self.follows
-                {
-                    others = Some(view.clone());
-                    return bytes.to_vec();
-                }
                 match current
                     .map_err(RegisterError::Damaged)
                     .and_then(|view| change(view).map_err(RegisterError::Refused))
@@ -110,7 +103,8 @@ impl Register {
                     }
                 }
             };
-            let mut proposal = Proposal::new(&self.acceptors, self.ballot, made);
+            let names: Names = if self.follows { View::acceptors_of } else { |_| None };
+            let mut proposal = Proposal::new(&self.acceptors, names, self.ballot, made);
             let (step, reason) = run(&mut proposal, &mut self.lines, &self.silent);
             let decided = proposal.value().map(<[u8]>::to_vec);
             let to_beat = proposal.to_beat();
@@ -118,25 +112,18 @@ impl Register {
             if let Some(wrong) = wrong {
                 return Err(wrong);
             }
-            if let Some(view) = others {
-                self.ballot = self.ballot.max(to_beat);
-                self.follow(&view);
-                if Instant::now() >= until {
-                    return Err(RegisterError::Contended);
-                }
-                continue;
-            }
+            let damaged = |error: BadField| RegisterError::Damaged(error.to_string());
             match (step, decided) {
-                (Step::Decided, Some(bytes)) if bytes.is_empty() => return Ok(None),
-                (Step::Decided, Some(bytes)) => {
-                    let damaged =
-                        |error: pando_fabric::codec::BadField| RegisterError::Damaged(error.to_string());
-                    return View::decode(&bytes).map(Some).map_err(damaged);
+                (Step::Others, Some(bytes)) => {
+                    self.ballot = to_beat;
+                    self.follow(&View::decode(&bytes).map_err(damaged)?);
                 }
+                (Step::Decided, Some(bytes)) if bytes.is_empty() => return Ok(None),
+                (Step::Decided, Some(bytes)) => return View::decode(&bytes).map(Some).map_err(damaged),
                 (Step::Refused(ballot), _) => self.ballot = ballot.max(to_beat),
                 _ => {
                     if Instant::now() >= until {
-                        let answering = self.acceptors.len() - reason.len();
+                        let answering = self.acceptors.len().saturating_sub(reason.len());
                         let reason = reason.into_iter().next().unwrap_or_default();
                         return Err(RegisterError::NoMajority {
                             acceptors: self.acceptors.len(),

@@ -14,11 +14,16 @@ fn view() -> impl Strategy<Value = View> {
     (first, vec((0..5u8, 0..8u16, 0..8u16), 0..40)).prop_map(|((n, pool, replicas, address), changes)| {
         let servers = (0..n).map(|i| Server::new(format!("{address}{i}"), u64::from(i))).collect();
         let mut view = View::new(pool, replicas.min(n), servers).expect("enough servers");
+        view = view.with_slots_of(pool >> 32);
         for (kind, volume, server) in changes {
             let (volume, server) = (VolumeId(volume % n), MemoryServerId(server % n));
             let next = match kind {
                 0 => view.without(server).ok(),
-                1 => view.readmit(server, view.epoch() << 32).ok(),
+                1 => {
+                    let incarnation = view.epoch() << 32;
+                    let with = view.readmit(server, incarnation).ok();
+                    with.map(|view| view.with_acceptor(server, incarnation + u64::from(volume.0)))
+                }
                 2 => view.copied(volume, server).ok(),
                 _ => {
                     let mut free = view.free_slots().filter(|place| place.server == server);
@@ -102,6 +107,7 @@ proptest! {
     fn views_come_back(view in view(), changes in vec((any::<usize>(), any::<u8>()), 1..9), cut: usize) {
         let bytes = view.encode();
         prop_assert_eq!(View::epoch_of(&bytes), Ok(view.epoch()));
+        prop_assert_eq!(View::acceptors_of(&bytes), Some(view.acceptors().collect()));
         prop_assert_eq!(View::decode(&bytes), Ok(view));
         prop_assert!(View::decode(&bytes[..cut % bytes.len()]).is_err());
         damage(&bytes, &changes, cut);
@@ -124,7 +130,8 @@ proptest! {
         let answer = answer(kind, &ballots, &value);
         let [process, round, epoch, incarnation] = numbers;
         let renew = Renew { process, round, epoch };
-        let renewed = renew.answer(incarnation, if kind == 0 { epoch } else { process });
+        let accepted = if kind == 0 { epoch } else { process };
+        let renewed = Renewed { acceptor: numbers[1], ..renew.answer(incarnation, accepted) };
         let encoded =
             [request.encode(), answer.encode(), acceptor.encode(), renew.encode(), renewed.encode()];
         prop_assert_eq!(Request::decode(&encoded[0]), Ok(request));

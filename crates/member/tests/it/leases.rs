@@ -142,3 +142,21 @@ fn silent_servers_are_suspects_of_those_with_a_lease() {
     lease.learn(&second.readmit(S(1), 2).expect("it is out"), 2700);
     assert_eq!(suspects(&lease, 2800), [], "it is heard from now on");
 }
+
+#[test]
+fn a_round_counts_the_acceptors_of_one_view() {
+    let mut lease = lease(0, 1);
+    lease.learn(&first(), 0);
+    let round = lease.round(0).expect("it is due");
+    answer(&mut lease, round, &[2], 1, 10);
+    let second = first().without(S(2)).expect("nothing is lost");
+    let third = second.readmit(S(2), 2).expect("it is out").with_acceptor(S(2), 3);
+    lease.learn(&third, 20);
+    answer(&mut lease, round, &[0], 1, 30);
+    assert!(!lease.serves(30), "the round was for other acceptors");
+    let round = lease.round(200).expect("it is due");
+    answer(&mut lease, round, &[0, 2], 3, 210);
+    assert!(!lease.serves(210), "this acceptor was replaced");
+    lease.answered(S(2), &Renewed { acceptor: 3, ..round.answer(2, 3) }, 220);
+    assert!(lease.serves(220));
+}

@@ -74,7 +74,7 @@ impl Sim {
         let proposer = &mut self.proposers[at];
         let ballot = proposer.highest.next(proposer.process);
         proposer.highest = ballot;
-        let proposal = Proposal::new(&self.ids, ballot, change);
+        let proposal = Proposal::new(&self.ids, |_| None, ballot, change);
         proposer.attempt = Some(Attempt { proposal, decided: self.longest.len(), appends });
         self.send(at);
     }
@@ -111,7 +111,7 @@ impl Sim {
         match step {
             Step::Wait => {}
             Step::Accept => self.send(to),
-            Step::Decided => {
+            Step::Decided | Step::Others => {
                 let attempt = proposer.attempt.take().expect("just used");
                 self.decided(&attempt)?;
             }
@@ -218,7 +218,7 @@ fn outcomes_that_are_not_decisions() {
     let ids: Vec<_> = (0..5).map(|i| AcceptorId { server: MemoryServerId(i), incarnation: 1 }).collect();
     let ballot = Ballot::ZERO.next(3);
     let larger = Ballot { counter: 9, proposer: 1 };
-    let begin = || Proposal::new(&ids, ballot, |value: &[u8]| value.to_vec());
+    let begin = || Proposal::new(&ids, |_| None, ballot, |value: &[u8]| value.to_vec());
     let server = MemoryServerId;
 
     let mut refused = begin();
@@ -250,4 +250,50 @@ fn outcomes_that_are_not_decisions() {
     // The others get the value too.
     assert_eq!((decided.value(), decided.requests().count()), (Some(&[][..]), 2));
     assert_eq!(decided.answered(server(1), &Answer::Accepted { ballot }), Step::Wait);
+}
+
+fn acceptors(incarnations: [u64; 3]) -> Vec<AcceptorId> {
+    let ids = (0..).map(MemoryServerId).zip(incarnations);
+    ids.map(|(server, incarnation)| AcceptorId { server, incarnation }).collect()
+}
+
+/// A value of three bytes names acceptors by their incarnations.
+fn names(value: &[u8]) -> Option<Vec<AcceptorId>> {
+    value.try_into().ok().map(|value: [u8; 3]| acceptors(value.map(u64::from)))
+}
+
+/// A proposal to the first acceptors, of which the second one answers first, and has been replaced when the others do.
+#[test]
+fn acceptors_that_the_value_does_not_name_do_not_count() {
+    let (ballot, old) = (Ballot { counter: 9, proposer: 3 }, Ballot { counter: 4, proposer: 1 });
+    let ids = acceptors([1, 1, 1]);
+    let server = MemoryServerId;
+    let mut late = Proposal::new(&ids, names, ballot, |_: &[u8]| unreachable!("it may not change this"));
+    let promise = |value| Answer::Promised { ballot, accepted: old, value };
+    let accepted = Answer::Accepted { ballot };
+    assert_eq!(late.answered(server(1), &promise(&[1, 1, 1])), Step::Wait);
+    let newer = Answer::Promised { ballot, accepted: old.next(2), value: &[1, 2, 1] };
+    assert_eq!(late.answered(server(0), &newer), Step::Wait, "the second one does not count any more");
+    assert_eq!(late.answered(server(2), &promise(&[1, 1, 1])), Step::Accept);
+    assert_eq!(late.requests().map(|(to, _)| to).collect::<Vec<_>>(), [ids[0], ids[2]]);
+    assert_eq!(
+        [1, 0, 2].map(|i| late.answered(server(i), &accepted)),
+        [Step::Wait, Step::Wait, Step::Others]
+    );
+    assert_eq!(late.value(), Some(&[1, 2, 1][..]));
+
+    // The change that replaces an acceptor is decided by those that both values name.
+    let mut replaces = Proposal::new(&ids, names, ballot, |_: &[u8]| vec![1, 1, 2]);
+    assert_eq!(
+        [0, 2].map(|i| replaces.answered(server(i), &promise(&[1, 1, 1]))),
+        [Step::Wait, Step::Accept]
+    );
+    assert_eq!(
+        [2, 0, 1].map(|i| replaces.answered(server(i), &accepted)),
+        [Step::Wait, Step::Wait, Step::Decided]
+    );
+
+    // Too few of those that were asked are left.
+    let mut hopeless = Proposal::new(&ids, names, ballot, |_: &[u8]| unreachable!("it may not change this"));
+    assert_eq!(hopeless.answered(server(0), &promise(&[1, 2, 2])), Step::Hopeless);
 }

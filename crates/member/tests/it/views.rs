@@ -94,15 +94,15 @@ fn a_whole_backup_is_promoted_before_a_syncing_one() {
 /// The encoded first view of two servers with empty addresses and two copies, with changes to it.
 fn damaged(changes: &[(usize, u8)]) -> String {
     let mut bytes = View::new(7, 2, vec![Server::new("", 1); 2]).expect("a view").encode();
-    // The head has 22 bytes, a server 13, the number of volumes 4, and a volume 12 with 5 for each copy.
-    assert_eq!(bytes.len(), 22 + 2 * 13 + 4 + 2 * (12 + 2 * 5));
+    // The head has 30 bytes, a server 21, the number of volumes 4, and a volume 12 with 5 for each copy.
+    assert_eq!(bytes.len(), 30 + 2 * 21 + 4 + 2 * (12 + 2 * 5));
     changes.iter().for_each(|(at, byte)| bytes[*at] = *byte);
     View::decode(&bytes).map_or_else(|error| error.what.to_owned(), |_| "nothing".to_owned())
 }
 
 #[test]
 fn damage_is_named() {
-    let volume = 22 + 2 * 13 + 4;
+    let volume = 30 + 2 * 21 + 4;
     let (primary, backup) = (volume + 12, volume + 17);
     assert_eq!(damaged(&[]), "nothing");
     for (changes, what) in [
@@ -110,8 +110,9 @@ fn damage_is_named() {
         (&[(7, 0x80)], "an epoch that cannot be"),
         (&[(16, 0)], "a number of servers that does not fit the copies"),
         (&[(16, 3)], "a number of servers that does not fit the copies"),
-        (&[(18, 200)], "more items than bytes"),
-        (&[(30, 2)], "neither yes nor no"),
+        (&[(18, 0)], "slots without bytes"),
+        (&[(26, 200)], "more items than bytes"),
+        (&[(46, 2)], "neither yes nor no"),
         (&[(volume - 4, 0)], "a number of volumes that cannot be"),
         (&[(volume - 4, 1)], "more than belongs there"),
         (&[(volume, 2)], "a primary since an epoch that was not"),
@@ -119,7 +120,7 @@ fn damage_is_named() {
         (&[(volume + 8, 0)], "a volume without copies"),
         (&[(primary + 4, 1)], "a primary that is being filled"),
         (&[(primary, 2)], "a copy on a server that is not in the view"),
-        (&[(30, 0)], "a copy on a server that is not in the view"),
+        (&[(46, 0)], "a copy on a server that is not in the view"),
         (&[(primary + 2, 2)], "a copy in a slot that is not there or holds another one"),
         (&[(backup, 0)], "two copies of a volume on one server"),
         (&[(backup + 2, 0)], "a copy in a slot that is not there or holds another one"),

@@ -1,10 +1,12 @@
 //! What a server does with messages and time.
 
+use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use pando_fabric::{MemoryServerId, Random};
 use pando_member::{
-    Acceptor, Answer, Ballot, Proposal, Renew, Renewed, Request, ServerLease, Serves, Step, View, VolumeId,
+    Acceptor, AcceptorId, Answer, Ballot, Proposal, Renew, Renewed, Request, ServerLease, Serves, Step, View,
+    VolumeId,
 };
 
 use super::{LEASE, Sim, What};
@@ -17,6 +19,8 @@ const ANSWER: u8 = 1;
 const RENEW: u8 = 2;
 const RENEWED: u8 = 3;
 const DECIDED: u8 = 4;
+/// Asks for the decided view that the receiver knows.
+const VIEW: u8 = 5;
 
 #[derive(Clone, Copy)]
 pub struct Clock {
@@ -41,6 +45,9 @@ pub struct Node {
     pub incarnation: u64,
     /// The state of the acceptor, as persisted.
     pub stored: Vec<u8>,
+    /// Acceptors that a decided view of this epoch names, or the first ones; also persisted. None if the memory was lost.
+    pub acceptors: Vec<AcceptorId>,
+    pub named_at: u64,
     pub process: Option<Process>,
     /// What waits for a stopped process.
     pub stopped: Option<Vec<What>>,
@@ -48,8 +55,17 @@ pub struct Node {
 }
 
 impl Node {
-    pub fn new(clock: Clock, stored: Vec<u8>) -> Self {
-        Self { clock, incarnation: 1, stored, process: None, stopped: None, looks_at: 0 }
+    pub fn new(clock: Clock, stored: Vec<u8>, acceptors: Vec<AcceptorId>) -> Self {
+        Self {
+            clock,
+            incarnation: 1,
+            stored,
+            acceptors,
+            named_at: 0,
+            process: None,
+            stopped: None,
+            looks_at: 0,
+        }
     }
 }
 
@@ -69,6 +85,8 @@ pub struct Process {
     attempt: Option<Attempt>,
     /// Whether an acceptor has another view.
     differs: bool,
+    /// What the newest answers of each server to rounds told.
+    heard: BTreeMap<MemoryServerId, Renewed>,
     /// It proposes nothing before.
     rests_until: u64,
 }
@@ -83,8 +101,30 @@ impl Process {
             highest: Ballot::ZERO,
             attempt: None,
             differs: false,
+            heard: BTreeMap::new(),
             rests_until: 0,
         }
+    }
+}
+
+impl Process {
+    fn renewed(&mut self, from: MemoryServerId, renewed: Renewed, local: u64) {
+        self.lease.answered(from, &renewed, local);
+        self.heard.insert(from, renewed);
+        let id = AcceptorId { server: from, incarnation: renewed.acceptor };
+        let is_acceptor =
+            self.view.as_ref().is_some_and(|view| view.acceptors().any(|acceptor| acceptor == id));
+        let (accepted, epoch) = (renewed.accepted, self.lease.epoch());
+        self.differs |= accepted > epoch || (is_acceptor && accepted < epoch);
+    }
+
+    /// A server that answers, but has lost or missed something, as it is to be taken back.
+    fn comes_back(&self) -> Option<View> {
+        let view = self.view.as_ref()?;
+        self.heard.iter().find_map(|(server, renewed)| {
+            let back = view.readmit(*server, renewed.incarnation).ok()?;
+            Some(back.with_acceptor(*server, renewed.acceptor))
+        })
     }
 }
 
@@ -118,13 +158,23 @@ impl Sim {
             RENEW => {
                 let renew = Renew::decode(body).map_err(broken)?;
                 let accepted = View::epoch_of(process.acceptor.value()).map_err(broken)?;
-                let answer = message(RENEWED, &renew.answer(incarnation, accepted).encode());
-                self.send(to, from, &answer);
+                let acceptor = process.acceptor.id().incarnation;
+                let renewed = Renewed { acceptor, ..renew.answer(incarnation, accepted) };
+                let is_behind = process.lease.epoch() < renew.epoch;
+                self.send(to, from, &message(RENEWED, &renewed.encode()));
+                if is_behind {
+                    self.send(to, from, &message(VIEW, &[]));
+                }
             }
             RENEWED => {
                 let renewed = Renewed::decode(body).map_err(broken)?;
-                process.lease.answered(server, &renewed, local);
-                process.differs |= !renewed.agrees && renewed.accepted > 0;
+                process.renewed(server, renewed, local);
+            }
+            VIEW => {
+                if let Some(view) = &process.view {
+                    let view = message(DECIDED, &view.encode());
+                    self.send(to, from, &view);
+                }
             }
             _ => {
                 let view = View::decode(body).map_err(broken)?;
@@ -136,7 +186,11 @@ impl Sim {
 
     fn learn(&mut self, at: usize, view: View) {
         let local = self.nodes[at].clock.at(self.now);
-        let process = self.nodes[at].process.as_mut().expect("a process that runs");
+        let node = &mut self.nodes[at];
+        if node.named_at < view.epoch() {
+            (node.acceptors, node.named_at) = (view.acceptors().collect(), view.epoch());
+        }
+        let process = node.process.as_mut().expect("a process that runs");
         if process.view.as_ref().is_none_or(|known| known.epoch() < view.epoch()) {
             process.lease.learn(&view, local);
             process.view = Some(view);
@@ -152,7 +206,7 @@ impl Sim {
         match step {
             Step::Wait => {}
             Step::Accept => self.ask(to),
-            Step::Decided => {
+            Step::Decided | Step::Others => {
                 let attempt = process.attempt.take().expect("just used");
                 (process.differs, process.rests_until) = (false, rest);
                 // Acceptors that have not accepted get the value too.
@@ -193,14 +247,16 @@ impl Sim {
             self.broadcast(at, &message(RENEW, &renew.encode()));
         }
         let rest = self.now + self.below(LEASE / 2);
-        let process = self.nodes[at].process.as_mut().expect("as before");
+        let node = &mut self.nodes[at];
+        let knows_acceptors = !node.acceptors.is_empty();
+        let process = node.process.as_mut().expect("as before");
         match &process.attempt {
             // In doubt about what comes of it.
             Some(attempt) if self.now > attempt.began + LEASE / 3 => {
                 (process.attempt, process.rests_until) = (None, rest);
             }
             Some(_) => self.ask(at),
-            None if self.now >= process.rests_until => {
+            None if self.now >= process.rests_until && knows_acceptors => {
                 if let Some(change) = self.change(at, local) {
                     self.propose(at, change);
                 }
@@ -220,9 +276,10 @@ impl Sim {
             after
         });
         let (newest, began) = (self.chain.borrow().newest(), self.now);
-        let process = self.nodes[at].process.as_mut().expect("a process that runs");
+        let node = &mut self.nodes[at];
+        let process = node.process.as_mut().expect("a process that runs");
         process.highest = process.highest.next(process.number);
-        let proposal = Proposal::new(&self.ids, process.highest, noted);
+        let proposal = Proposal::new(&node.acceptors, View::acceptors_of, process.highest, noted);
         process.attempt = Some(Attempt { proposal, began, newest });
         self.ask(at);
     }
@@ -240,13 +297,15 @@ impl Sim {
             if server.is_in() {
                 return Some(at_epoch(&view, view.without(me).ok()?));
             }
-            if self.calm || self.below(8) > 0 {
+            if self.over || self.below(8) > 0 {
                 return None;
             }
             if server.incarnation() == self.nodes[at].incarnation {
                 self.renew_memory(at);
             }
-            return Some(at_epoch(&view, view.readmit(me, self.nodes[at].incarnation).ok()?));
+            let back = view.readmit(me, self.nodes[at].incarnation).ok()?;
+            let process = self.nodes[at].process.as_ref().expect("as before");
+            return Some(at_epoch(&view, back.with_acceptor(me, process.acceptor.id().incarnation)));
         }
         let suspects: Vec<_> = process.lease.suspects(local).collect();
         if !process.lease.serves(local) || process.differs {
@@ -255,6 +314,9 @@ impl Sim {
         if !suspects.is_empty() {
             let suspect = suspects[self.below(suspects.len() as u64) as usize];
             return Some(at_epoch(&view, view.without(suspect).ok()?));
+        }
+        if let Some(back) = process.comes_back().filter(|_| !self.over && self.below(4) == 0) {
+            return Some(at_epoch(&view, back));
         }
         if !self.calm && self.below(16) == 0 {
             // As if a person had asked for it: the server may have renewed its lease a moment ago.
@@ -279,7 +341,7 @@ impl Sim {
 
     /// Begins or ends a copy of a volume that the server serves.
     fn copy(&mut self, at: usize, view: &View) -> Option<Change> {
-        if self.calm {
+        if self.over {
             return None;
         }
         let mine = |volume: &VolumeId| self.serves(at, *volume) == Serves::Yes;
