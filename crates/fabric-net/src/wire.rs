@@ -219,6 +219,11 @@ impl Request<'_> {
         }
     }
 
+    /// Whether the request is executed on the server's memory, or does nothing.
+    pub(crate) fn is_of_memory(&self) -> bool {
+        !matches!(self.op(), Op::Fence | Op::Lock | Op::Present | Op::Pair | Op::Group)
+    }
+
     /// Appends the request to `out`. [`ChainEncoder`] writes a chain verb by verb.
     pub fn encode(&self, out: &mut Vec<u8>) {
         let op = self.op();

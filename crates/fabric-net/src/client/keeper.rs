@@ -74,8 +74,13 @@ impl std::fmt::Debug for TcpLock {
 }
 
 impl TcpFabric {
+    /// An endpoint for control. Its fences belong to the newest view that is known, so that no server of a newer one misses them.
     fn own_endpoint(&self) -> TcpEndpoint {
-        TcpEndpoint::new(Arc::clone(&self.shared), 0)
+        let ep = TcpEndpoint::new(Arc::clone(&self.shared), 0);
+        if let Some(group) = self.shared.group.get() {
+            ep.enter_view(group.newest_epoch());
+        }
+        ep
     }
 
     /// Takes the exclusive lock of these memory servers; waits for it for at most `patience`. A holder that

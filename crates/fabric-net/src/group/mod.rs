@@ -20,4 +20,6 @@ pub(crate) mod kind {
     pub const VIEW: u16 = 3;
     /// A decided view. From now on this connection's verbs belong to it. No answer.
     pub const ENTER: u16 = 4;
+    /// Asks which processes were given up for dead; the answer is their numbers.
+    pub const FENCES: u16 = 5;
 }

@@ -288,6 +288,11 @@ impl Clients {
         self.known().fence(process, link)
     }
 
+    /// Processes that are fenced off.
+    pub fn fenced(&self) -> Vec<u64> {
+        self.known().fenced.all().collect()
+    }
+
     /// Whether no request of closed connections with this identity is in progress; of the whole process if
     /// `link` is 0.
     pub fn is_quiet(&self, process: u64, link: u64) -> bool {

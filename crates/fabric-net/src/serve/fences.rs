@@ -48,6 +48,11 @@ impl Fences {
         Ok(fences)
     }
 
+    /// All remembered processes.
+    pub fn all(&self) -> impl Iterator<Item = u64> {
+        self.order.iter().copied()
+    }
+
     pub fn contains(&self, process: u64) -> bool {
         self.known.contains(&process)
     }

@@ -4,6 +4,7 @@
 //! that has entered the newest view that the server knows, while the server has a lease, and on copies that it may serve
 //! ([`ServerLease`]). The lease is checked again before answers are sent: the process may have been stopped in between.
 
+use std::collections::HashSet;
 use std::fs;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -13,7 +14,8 @@ use std::time::{Duration, Instant};
 
 use pando_fabric::{FabricError, MemoryServerId, Nanos, Result};
 use pando_member::{
-    Acceptor, AcceptorId, Renew, Renewed, Request as Ask, ServerLease, Serves, Terms, View, VolumeId,
+    Acceptor, AcceptorId, FIRST_EPOCH, Renew, Renewed, Request as Ask, ServerLease, Serves, Terms, View,
+    VolumeId,
 };
 
 use super::filling::Filling;
@@ -51,6 +53,9 @@ pub(super) struct Known {
     bytes: Vec<u8>,
     /// Copies of this server that are being filled.
     fillings: Vec<Arc<Filling>>,
+    /// Processes that others gave up for dead while this server was not in the view, and whether it has to ask which.
+    fenced: HashSet<u64>,
+    lacks_fences: bool,
     /// Since when an acceptor has accepted a newer view than is known here.
     pub behind_since: Option<Nanos>,
     pub is_stopping: bool,
@@ -65,6 +70,8 @@ pub(super) struct Allowed {
 struct Group {
     epoch: u64,
     has_lease: bool,
+    /// Whether it knows which processes were given up for dead.
+    knows_fences: bool,
     /// Whether it serves volume 0, and with it knows which processes live.
     is_home: bool,
     slot_bytes: u64,
@@ -94,6 +101,20 @@ impl Allowed {
 }
 
 impl Allowed {
+    /// Checks whether a connection that has entered view `entered` may give processes up for dead.
+    ///
+    /// # Errors
+    /// `NotConnected` with the reason: in a newer view, more servers must be told.
+    pub fn check_fence(&self, entered: u64, server: MemoryServerId) -> Result<()> {
+        match &self.group {
+            Some(group) if entered != group.epoch => {
+                let reason = format!("it has view {} of the memory servers", group.epoch);
+                Err(FabricError::NotConnected { server, reason })
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// Checks whether this server may say which processes live, and give the lock.
     ///
     /// # Errors
@@ -127,6 +148,9 @@ impl Group {
                 "it has view {} of the memory servers, and this is for view {entered}",
                 self.epoch
             ));
+        }
+        if !self.knows_fences {
+            return Err("it does not know yet which processes were given up for dead".to_owned());
         }
         if !self.has_lease {
             return Err("too few other memory servers answer it, so it may have been replaced".to_owned());
@@ -210,7 +234,8 @@ impl Member {
         let (Some(view), Some(lease)) = (&known.view, &known.lease) else {
             // It is out of the view.
             let (epoch, slot_bytes) = (known.view.as_ref().map_or(0, View::epoch), 1);
-            let group = Group { epoch, has_lease: false, is_home: false, slot_bytes, slots: Vec::new() };
+            let (knows_fences, is_home, slots) = (true, false, Vec::new());
+            let group = Group { epoch, has_lease: false, knows_fences, is_home, slot_bytes, slots };
             return Allowed { group: Some(group), fillings: Vec::new() };
         };
         let me = lease.me();
@@ -227,6 +252,7 @@ impl Member {
         let group = Group {
             epoch: view.epoch(),
             has_lease: lease.serves(now),
+            knows_fences: !known.lacks_fences,
             is_home: lease.serves_volume(VolumeId(0), now) == Serves::Yes,
             slot_bytes: view.slot_bytes(),
             slots,
@@ -275,6 +301,9 @@ impl Member {
 
     /// Serves by a view that this server is in.
     fn take_part(&self, known: &mut Known, me: MemoryServerId, view: &View, now: Nanos) {
+        if known.lease.is_none() && view.epoch() > FIRST_EPOCH {
+            known.lacks_fences = true;
+        }
         let lease = known.lease.get_or_insert_with(|| {
             let acceptors: Vec<AcceptorId> = view.acceptors().collect();
             ServerLease::new(me, self.incarnation(), self.process, &acceptors, self.terms)
@@ -321,6 +350,31 @@ impl Member {
     pub fn next_filling(&self) -> Option<Arc<Filling>> {
         let known = self.known();
         if known.is_stopping { None } else { known.fillings.first().map(Arc::clone) }
+    }
+
+    /// The view in which this server has to ask the others which processes were given up for dead.
+    pub fn view_without_fences(&self) -> Option<View> {
+        let known = self.known();
+        known.view.clone().filter(|_| known.lacks_fences && !known.is_stopping)
+    }
+
+    /// Takes what all other servers of view `epoch` said.
+    pub fn take_fences(&self, epoch: u64, fenced: HashSet<u64>) {
+        let mut known = self.known();
+        if known.view.as_ref().is_some_and(|view| view.epoch() == epoch) {
+            known.fenced.extend(fenced);
+            known.lacks_fences = false;
+        }
+    }
+
+    /// Adds the processes that others gave up for dead to `fenced`.
+    pub fn add_fenced(&self, fenced: &mut Vec<u64>) {
+        fenced.extend(&self.known().fenced);
+    }
+
+    /// Whether a process was given up for dead while this server was not in the view.
+    pub fn is_fenced(&self, process: u64) -> bool {
+        self.is_grouped.load(Acquire) && self.known().fenced.contains(&process)
     }
 
     /// Whether a copy is still to be filled.

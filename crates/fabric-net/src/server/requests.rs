@@ -12,9 +12,11 @@ use pando_fabric::{FabricError, MemoryServerId};
 use super::calls::Calls;
 use super::counters::Batch;
 use super::execute::execute;
+use super::member::Allowed;
 use super::{Memory, Progress};
+use crate::group::kind;
 use crate::handshake::LinkId;
-use crate::serve::{Connection, Core, End, Locked, OUTPUT_MAX};
+use crate::serve::{Client, Connection, Core, End, Locked, OUTPUT_MAX, Pass};
 use crate::wire::{Op, ReplyEncoder, Request, decode_request, request_len};
 
 /// Bytes written to a device before other clients have their turn.
@@ -28,6 +30,16 @@ enum Pause {
     Turn,
     /// Another thread must finish first.
     Other,
+}
+
+/// The connection whose turn it is.
+struct Turn<'t> {
+    core: &'t Core,
+    client: &'t Client,
+    allowed: &'t mut Allowed,
+    progress: &'t mut Progress,
+    pass: &'t mut Pass,
+    output: &'t mut Vec<u8>,
 }
 
 impl Memory {
@@ -48,6 +60,9 @@ impl Memory {
     fn take_requests(&self, core: &Core, connection: &mut Connection<Progress>) -> Result<bool, End> {
         let (client, progress, input, output) = connection.parts();
         let number = MemoryServerId(client.number);
+        if self.member.is_fenced(client.id.process) {
+            return Err(End::Fenced);
+        }
         let mut pass = client.gate.pass().ok_or(End::Fenced)?;
         let (mut batch, mut taken) = (Batch::default(), 0);
         let mut allowed = self.member.allowed();
@@ -64,6 +79,12 @@ impl Memory {
                 Err(malformed) => break Err(End::Malformed(malformed.to_string())),
             };
             match request {
+                Request::Fence { link, .. }
+                    if link == 0 && allowed.check_fence(progress.entered, number).is_err() =>
+                {
+                    let refused = allowed.check_fence(progress.entered, number);
+                    reply(output, Op::Fence, refused.as_ref().map(|()| &[][..]));
+                }
                 Request::Fence { process, link } => {
                     // The fence may be for this very connection.
                     drop(pass);
@@ -79,33 +100,10 @@ impl Memory {
                     }
                     continue;
                 }
-                Request::Lock | Request::Present { .. } if allowed.check_home(number).is_err() => {
-                    let refused = allowed.check_home(number);
-                    reply(output, request.op(), refused.as_ref().map(|()| &[][..]));
-                }
-                Request::Lock => {
-                    let locked = core.clients.lock(client).map(|locked| match locked {
-                        Locked::No => 0,
-                        Locked::Yes => 1,
-                        Locked::InsteadOf(process) => process.max(1),
-                    });
-                    answer(output, number, Op::Lock, locked.map(Some));
-                }
-                Request::Present { process } => {
-                    answer(output, number, Op::Present, Ok(Some(core.clients.lease_ms(process))));
-                }
-                Request::Pair { body } => {
-                    if let Some(other_way) = self.pair(number, client.id, body, output) {
-                        pass.keep(other_way);
-                    }
-                }
-                Request::Group { kind, body } => {
-                    if !self.member.was_allowed(&allowed) {
-                        break Err(End::Fenced);
-                    }
-                    let answered = self.member.answer(number, kind, body, &mut progress.entered);
-                    reply(output, Op::Group, answered.as_deref());
-                    allowed = self.member.allowed();
+                request if !request.is_of_memory() => {
+                    let allowed = &mut allowed;
+                    let turn = Turn { core, client, allowed, progress, pass: &mut pass, output };
+                    self.control(request, turn)?;
                 }
                 request => match allowed.check(progress.entered, number, &request) {
                     Err(error) => reply(output, request.op(), Err(&error)),
@@ -139,6 +137,50 @@ impl Memory {
             Pause::Other => connection.park(),
         }
         Ok(false)
+    }
+
+    /// Answers a request that does not access memory, other than a fence.
+    fn control(&self, request: Request<'_>, turn: Turn<'_>) -> Result<(), End> {
+        let Turn { core, client, allowed, progress, pass, output } = turn;
+        let number = MemoryServerId(client.number);
+        match request {
+            Request::Lock | Request::Present { .. } if allowed.check_home(number).is_err() => {
+                let refused = allowed.check_home(number);
+                reply(output, request.op(), refused.as_ref().map(|()| &[][..]));
+            }
+            Request::Lock => {
+                let locked = core.clients.lock(client).map(|locked| match locked {
+                    Locked::No => 0,
+                    Locked::Yes => 1,
+                    Locked::InsteadOf(process) => process.max(1),
+                });
+                answer(output, number, Op::Lock, locked.map(Some));
+            }
+            Request::Present { process } => {
+                answer(output, number, Op::Present, Ok(Some(core.clients.lease_ms(process))));
+            }
+            Request::Pair { body } => {
+                if let Some(other_way) = self.pair(number, client.id, body, output) {
+                    pass.keep(other_way);
+                }
+            }
+            Request::Group { kind: kind::FENCES, .. } => {
+                let mut fenced = core.clients.fenced();
+                self.member.add_fenced(&mut fenced);
+                let bytes: Vec<u8> = fenced.iter().flat_map(|process| process.to_le_bytes()).collect();
+                reply(output, Op::Group, Ok(&bytes));
+            }
+            Request::Group { kind, body } => {
+                if !self.member.was_allowed(allowed) {
+                    return Err(End::Fenced);
+                }
+                let answered = self.member.answer(number, kind, body, &mut progress.entered);
+                reply(output, Op::Group, answered.as_deref());
+                *allowed = self.member.allowed();
+            }
+            other => unreachable!("{:?} is executed on the memory", other.op()),
+        }
+        Ok(())
     }
 
     /// Continues a long PERSIST after its first `done` bytes. Returns whether it was answered.

@@ -3,7 +3,7 @@
 //! One begins the rounds of the server's lease, one for each other server asks it, and one changes the view without
 //! servers that do not answer. They begin when the server learns its first view.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver, Sender, SyncSender, TrySendError};
 use std::thread::{self, JoinHandle, ScopedJoinHandle};
@@ -142,6 +142,7 @@ impl Work {
             let mut peers: BTreeMap<MemoryServerId, Sender<Renew>> = BTreeMap::new();
             scope.spawn(move || self.change_views(&to_change));
             let mut filling: Option<ScopedJoinHandle<'_, ()>> = None;
+            let mut asking: Option<ScopedJoinHandle<'_, ()>> = None;
             let tick = Duration::from_nanos((self.member.terms.lease / LOOKS).max(1_000_000));
             loop {
                 let mut known = self.member.known();
@@ -188,6 +189,11 @@ impl Work {
                     && view.as_ref().is_some_and(|view| Change::Adopt(me).of(view).is_some())
                 {
                     ask_for(&changes, Change::Adopt(me));
+                }
+                if self.member.view_without_fences().is_some()
+                    && asking.as_ref().is_none_or(ScopedJoinHandle::is_finished)
+                {
+                    asking = Some(scope.spawn(|| self.ask_for_fences()));
                 }
                 if self.member.next_filling().is_some()
                     && filling.as_ref().is_none_or(ScopedJoinHandle::is_finished)
@@ -239,6 +245,23 @@ impl Work {
                 self.member.learn(view);
             }
         }
+    }
+
+    /// Asks all other servers of the view which processes were given up for dead. They must have this view first: whoever gives up
+    /// a process in an earlier one has told them before.
+    fn ask_for_fences(&self) {
+        let Some(view) = self.member.view_without_fences() else { return };
+        let (me, encoded, mut fenced) = (self.member.me(), view.encode(), HashSet::new());
+        for server in view.members().filter(|server| Some(*server) != me) {
+            let address = view.servers()[usize::from(server.0)].address();
+            let destination =
+                Destination { address: address.into(), protocol: Protocol::VERBS, number: server.0 };
+            let mut line = Line::new(destination, self.secret.clone(), crate::random_nonzero());
+            let entered = line.ask(kind::ENTER, &encoded, self.lease());
+            let Ok(bytes) = entered.and_then(|_| line.ask(kind::FENCES, &[], self.lease())) else { return };
+            fenced.extend(bytes.as_chunks().0.iter().map(|number| u64::from_le_bytes(*number)));
+        }
+        self.member.take_fences(view.epoch(), fenced);
     }
 
     fn refill(&self) {
