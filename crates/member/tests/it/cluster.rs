@@ -32,7 +32,7 @@ const SLACK: u64 = 2 * LEASE;
 const SEEDS: u64 = 2000;
 const LOSS_SEEDS: u64 = 300;
 /// Time in which servers are back and copies are made after the last fault, besides the times for which they must wait.
-const RECOVERY: u64 = 30 * LEASE;
+const RECOVERY: u64 = 60 * LEASE;
 
 #[derive(Clone)]
 enum What {

@@ -206,7 +206,7 @@ impl Sim {
         match step {
             Step::Wait => {}
             Step::Accept => self.ask(to),
-            Step::Decided | Step::Others => {
+            Step::Decided => {
                 let attempt = process.attempt.take().expect("just used");
                 (process.differs, process.rests_until) = (false, rest);
                 // Acceptors that have not accepted get the value too.
