@@ -325,18 +325,20 @@ pub type Names = fn(&[u8]) -> Option<Vec<AcceptorId>>;
 /// effect later. So a change that is tried again must tell by the value whether it was made already.
 ///
 /// # Acceptors that are replaced
-/// All values name equally many acceptors. A proposal asks those that a *decided* value names; it need not be the newest
-/// one. Answers count only from acceptors that are named by the value found in phase 1 as well, and in phase 2 by the
-/// new value too; there must be a majority of them. If too few are left, the proposer must learn a newer decided value.
+/// All values name equally many acceptors. A proposal asks those that a *decided* value names; it need not be the
+/// newest one. Answers count only from acceptors that are named by the value found in phase 1 as well, and in phase 2
+/// by the new value too; there must be a majority of them. If too few are left, the proposer must learn a newer
+/// decided value.
 ///
-/// So a value is decided by a majority of the acceptors that it names, who are all named by the value before it. Let `D`
-/// be a decided value, and a later proposal have the larger ballot. It finds `D` or a newer value:
+/// So a value is decided by a majority of the acceptors that it names, who are all named by the value before it. Let
+/// `D` be a decided value, and a later proposal have the larger ballot. It finds `D` or a newer value:
 /// 1. Suppose that it finds a value from before `D`, and let `N` be the first decided value after the found one that
-///    names others than it, or `D` if there is none. A majority of the acceptors that the found value names accepted `N`.
-///    The promises that count are from such a majority too. So one of those acceptors accepted `N`, and did so before its
-///    promise: it tells of `N` or a newer value, and the found value was not the one with the largest ballot.
-/// 2. An acceptor that is new in a value is asked only after that value was decided. Without the promise of a new
-///    acceptor, which knows nothing, the majority is one of the value before.
+///    names others than it, or `D` if there is none. A majority of the acceptors that the found value names accepted
+///    `N`. The promises that count are from such a majority too. So one of those acceptors accepted `N`, and did so
+///    before its promise: it tells of `N` or a newer value, and the found value was not the one with the largest
+///    ballot.
+/// 2. An acceptor that is new in a value is asked only after that value was decided, and so does not decide on
+///    another one instead of acceptors that know the decided one.
 #[derive(Debug)]
 pub struct Proposal<F> {
     acceptors: Vec<AcceptorId>,
@@ -352,8 +354,8 @@ pub struct Proposal<F> {
 }
 
 impl<F: FnOnce(&[u8]) -> Vec<u8>> Proposal<F> {
-    /// A proposal to `acceptors`, which are on different servers: all that some decided value names, or all of the first
-    /// ones. `ballot` was never used before; one below a ballot that is in use is refused.
+    /// A proposal to `acceptors`, which are on different servers: all that some decided value names, or all of the
+    /// first ones. `ballot` was never used before; one below a ballot that is in use is refused.
     pub fn new(acceptors: &[AcceptorId], names: Names, ballot: Ballot, change: F) -> Self {
         Self {
             acceptors: acceptors.to_vec(),

@@ -448,7 +448,8 @@ impl Sim {
         (0..self.nodes.len()).all(complete) && !view.wanting().any(fits) && !copies.any(|copy| copy.syncing)
     }
 
-    /// Faults for some time, then a calm until all is well again. Returns false if faults took the last copy of a volume.
+    /// Faults for some time, then a calm until all is well again. Returns false if faults took the last copy of a
+    /// volume.
     fn recover(&mut self, faults: u64) -> Result<bool, String> {
         self.calm = false;
         self.after(0, What::Fault);

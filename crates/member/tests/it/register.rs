@@ -334,8 +334,8 @@ fn the_promise_of_a_replaced_acceptor_does_no_harm() {
     assert_eq!(promise_of_a_replaced_acceptor(), Ok(()));
 }
 
-/// A proposer begins to replace a lost acceptor, and makes another proposal before that is decided. Of the other two
-/// acceptors, the second one has accepted nothing yet, and the first one does not answer any more.
+/// A proposer begins to replace a lost acceptor, and makes another proposal before that is decided. A late proposer has
+/// the promise of the lost acceptor.
 ///
 /// # Errors
 /// Which decided value is lost.
@@ -343,16 +343,21 @@ pub fn acceptor_of_an_undecided_value() -> Result<(), String> {
     let first = names(&[3, 1, 1, 1]).expect("three acceptors");
     let mut acceptors: Vec<_> = first.iter().map(|id| Acceptor::new(*id)).collect();
     let ballot = |counter| Ballot { counter, proposer: counter };
+    let append = |number: u8| move |value: &[u8]| [value, &[number, 0]].concat();
     let mut begin = Proposal::new(&first, names, ballot(1), |_: &[u8]| vec![3, 1, 1, 1, 0, 0]);
-    let decided = ask(&mut begin, &mut acceptors, &[0, 1, 0, 1]).ok_or("nothing is decided")?;
+    ask(&mut begin, &mut acceptors, &[0, 2, 0, 2]).ok_or("nothing is decided")?;
+    let mut late = Proposal::new(&first, names, ballot(50), append(9));
+    ask(&mut late, &mut acceptors, &[0]);
     acceptors[0] = Acceptor::new(AcceptorId { incarnation: 2, ..first[0] });
     let replace = |value: &[u8]| [&[3, 2, 1, 1], list(value), &[1, 0]].concat();
     let mut replace = Proposal::new(&first, names, ballot(2), replace);
-    ask(&mut replace, &mut acceptors, &[1, 2]);
-    let asks = replace.named().unwrap_or(first);
-    let mut next = Proposal::new(&asks, names, ballot(3), |value: &[u8]| [value, &[7, 0]].concat());
-    match ask(&mut next, &mut acceptors, &[0, 2, 0, 2]) {
-        Some(later) if !later.starts_with(&decided) => {
+    ask(&mut replace, &mut acceptors, &[1, 2, 1]);
+    let asks = replace.named().unwrap_or_else(|| first.clone());
+    let mut next = Proposal::new(&asks, names, ballot(3), append(7));
+    let decided = ask(&mut next, &mut acceptors, &[0, 1, 0, 1]);
+    let later = ask(&mut late, &mut acceptors, &[2, 1, 2, 1]);
+    match (decided, later) {
+        (Some(decided), Some(later)) if !later.starts_with(&decided) => {
             Err(format!("{later:?} was decided after {decided:?}"))
         }
         _ => Ok(()),

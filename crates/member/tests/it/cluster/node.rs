@@ -45,7 +45,8 @@ pub struct Node {
     pub incarnation: u64,
     /// The state of the acceptor, as persisted.
     pub stored: Vec<u8>,
-    /// Acceptors that a decided view of this epoch names, or the first ones; also persisted. None if the memory was lost.
+    /// Acceptors that a decided view of this epoch names, or the first ones; also persisted. None if the memory was
+    /// lost.
     pub acceptors: Vec<AcceptorId>,
     pub named_at: u64,
     pub process: Option<Process>,
