@@ -292,6 +292,10 @@ impl Sim {
             let first = self.first.encode();
             return Some(Box::new(move |now| if now.is_empty() { first } else { now.to_vec() }));
         };
+        if process.lease.is_out() {
+            self.renew_memory(at);
+            return None;
+        }
         let me = MemoryServerId(at as u16);
         let server = &view.servers()[at];
         if !self.is_alive(at, server.is_in().then_some(server.incarnation())) {
