@@ -26,14 +26,12 @@ pub enum Defect {
     SyncingPromoted,
     /// Acceptors that an older view names decide on a change of a view that names others.
     OldAcceptors,
-    /// Answers count of acceptors that were replaced in the view that was found.
-    ReplacedCount,
     /// A proposer goes to the acceptors that a view names before that view is decided.
     UndecidedAcceptors,
 }
 
 impl Defect {
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 10] = [
         Self::PromiseIgnored,
         Self::AcceptedIgnored,
         Self::Minority,
@@ -43,7 +41,6 @@ impl Defect {
         Self::OlderEpoch,
         Self::SyncingPromoted,
         Self::OldAcceptors,
-        Self::ReplacedCount,
         Self::UndecidedAcceptors,
     ];
 }

@@ -173,11 +173,11 @@ struct Peer {
 /// - While one clock advances by 1.1 of some time, every other clock advances by that time at least, also while a
 ///   process is stopped. They need not show the same time.
 /// - [`learn`](Self::learn) is called with decided views only, and each change of a view makes its epoch larger.
-/// - Acceptors persist what they accept before they answer. A view may name another acceptor in the place of one that has
-///   lost its memory ([`View::with_acceptor`]). It is decided by a majority of the acceptors that the view before it names
-///   ([`Proposal`](crate::Proposal)), and a round asks those of a decided view. So the majorities of 2 have an acceptor in
-///   common if `S` knows the view before the newer one, or one with the same acceptors. If not, `S` has missed an earlier
-///   change of the acceptors, and the argument holds from that change on.
+/// - Acceptors persist what they accept before they answer. A view may name another acceptor in the place of one that
+///   has lost its memory ([`View::with_acceptor`]). It is decided by a majority of the acceptors that the view before
+///   it names ([`Proposal`](crate::Proposal)), and a round asks those of a decided view. So the majorities of 2 have
+///   an acceptor in common if `S` knows the view before the newer one, or one with the same acceptors. If not, `S`
+///   has missed an earlier change of the acceptors, and the argument holds from that change on.
 /// - Each start of a process has a number of its own, so that answers to an earlier one do not count.
 /// - The caller does nothing for clients after the lease is over. What it has begun before must have taken effect by
 ///   then, or be prevented: connections are closed, the right to one-sided verbs is revoked. If that takes time, the

@@ -294,9 +294,6 @@ pub enum Step {
     Accept,
     /// The [value](Proposal::value) is decided.
     Decided,
-    /// The [value](Proposal::value) is decided, and is not changed, because it names other acceptors than were asked. The
-    /// change needs another proposal, to those.
-    Others,
     /// A majority cannot be won any more. Another proposal needs a ballot above this one. In phase 2 the value may be
     /// decided nevertheless, by a later proposal.
     Refused(Ballot),
@@ -328,18 +325,20 @@ pub type Names = fn(&[u8]) -> Option<Vec<AcceptorId>>;
 /// effect later. So a change that is tried again must tell by the value whether it was made already.
 ///
 /// # Acceptors that are replaced
-/// All values name equally many acceptors. A proposal asks those that a *decided* value names; it need not be the newest
-/// one. Answers count only from acceptors that are named by the value found in phase 1 as well, and in phase 2 by the
-/// new value too; there must be a majority of them. If the value found names others than were asked, it is not changed.
+/// All values name equally many acceptors. A proposal asks those that a *decided* value names; it need not be the
+/// newest one. Answers count only from acceptors that are named by the value found in phase 1 as well, and in phase 2
+/// by the new value too; there must be a majority of them. If too few are left, the proposer must learn a newer
+/// decided value.
 ///
-/// So a value is decided by a majority of the acceptors that it names, who are all named by the value before it. Let `D`
-/// be a decided value, and a later proposal have the larger ballot. It finds `D` or a newer value:
+/// So a value is decided by a majority of the acceptors that it names, who are all named by the value before it. Let
+/// `D` be a decided value, and a later proposal have the larger ballot. It finds `D` or a newer value:
 /// 1. Suppose that it finds a value from before `D`, and let `N` be the first decided value after the found one that
-///    names others than it, or `D` if there is none. A majority of the acceptors that the found value names accepted `N`.
-///    The promises that count are from such a majority too. So one of those acceptors accepted `N`, and did so before its
-///    promise: it tells of `N` or a newer value, and the found value was not the one with the largest ballot.
-/// 2. An acceptor that is new in a value is asked only after that value was decided. Without the promise of a new
-///    acceptor, which knows nothing, the majority is one of the value before.
+///    names others than it, or `D` if there is none. A majority of the acceptors that the found value names accepted
+///    `N`. The promises that count are from such a majority too. So one of those acceptors accepted `N`, and did so
+///    before its promise: it tells of `N` or a newer value, and the found value was not the one with the largest
+///    ballot.
+/// 2. An acceptor that is new in a value is asked only after that value was decided, and so does not decide on
+///    another one instead of acceptors that know the decided one.
 #[derive(Debug)]
 pub struct Proposal<F> {
     acceptors: Vec<AcceptorId>,
@@ -350,15 +349,13 @@ pub struct Proposal<F> {
     /// By place in the list of acceptors: whether its answers count.
     counts: Vec<bool>,
     decided: bool,
-    /// Whether the value names other acceptors than were asked.
-    others: bool,
     /// Largest ballot that acceptors told to have promised.
     to_beat: Ballot,
 }
 
 impl<F: FnOnce(&[u8]) -> Vec<u8>> Proposal<F> {
-    /// A proposal to `acceptors`, which are on different servers: all that some decided value names, or all of the first
-    /// ones. `ballot` was never used before; one below a ballot that is in use is refused.
+    /// A proposal to `acceptors`, which are on different servers: all that some decided value names, or all of the
+    /// first ones. `ballot` was never used before; one below a ballot that is in use is refused.
     pub fn new(acceptors: &[AcceptorId], names: Names, ballot: Ballot, change: F) -> Self {
         Self {
             acceptors: acceptors.to_vec(),
@@ -368,7 +365,6 @@ impl<F: FnOnce(&[u8]) -> Vec<u8>> Proposal<F> {
             heard: vec![Heard::Nothing; acceptors.len()],
             counts: vec![true; acceptors.len()],
             decided: false,
-            others: false,
             to_beat: Ballot::ZERO,
         }
     }
@@ -386,6 +382,16 @@ impl<F: FnOnce(&[u8]) -> Vec<u8>> Proposal<F> {
     pub fn value(&self) -> Option<&[u8]> {
         match &self.phase {
             Phase::Accept { value } if self.decided => Some(value),
+            _ => None,
+        }
+    }
+
+    /// The acceptors that the decided value names, for later proposals.
+    pub fn named(&self) -> Option<Vec<AcceptorId>> {
+        match &self.phase {
+            Phase::Accept { value } if self.decided || defect(Defect::UndecidedAcceptors) => {
+                (self.names)(value)
+            }
             _ => None,
         }
     }
@@ -459,7 +465,7 @@ impl<F: FnOnce(&[u8]) -> Vec<u8>> Proposal<F> {
                 Phase::Prepare { change, value, .. } => self.begin_accept(change, &value),
                 phase => {
                     (self.phase, self.decided) = (phase, true);
-                    if self.others { Step::Others } else { Step::Decided }
+                    Step::Decided
                 }
             };
         }
@@ -472,24 +478,18 @@ impl<F: FnOnce(&[u8]) -> Vec<u8>> Proposal<F> {
 
     /// Phase 2, after a majority promised, and `found` was the newest value that they had accepted.
     fn begin_accept(&mut self, change: F, found: &[u8]) -> Step {
-        let names = (self.names)(found);
-        self.others = names.is_some_and(|names| names != self.acceptors) && !defect(Defect::OldAcceptors);
-        let value = if self.others { found.to_vec() } else { change(found) };
+        let value = change(found);
         let by_new = named(&self.acceptors, (self.names)(&value).as_deref());
         self.counts.iter_mut().zip(by_new).for_each(|(counts, by_new)| *counts &= by_new);
         self.heard.fill(Heard::Nothing);
         self.phase = Phase::Accept { value };
-        if self.others && defect(Defect::UndecidedAcceptors) {
-            self.decided = true;
-            return Step::Others;
-        }
         Step::Accept
     }
 }
 
 /// Which of `acceptors` are among `names`: all if there are none.
 fn named(acceptors: &[AcceptorId], names: Option<&[AcceptorId]>) -> Vec<bool> {
-    let is_named = |id| names.is_none_or(|names| names.contains(id)) || defect(Defect::ReplacedCount);
+    let is_named = |id| names.is_none_or(|names| names.contains(id)) || defect(Defect::OldAcceptors);
     acceptors.iter().map(is_named).collect()
 }
 

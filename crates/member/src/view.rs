@@ -373,8 +373,8 @@ impl View {
         Ok(next)
     }
 
-    /// This view, before it is proposed, with an acceptor of this `incarnation` on `server`. The acceptor that it had there
-    /// must have lost its memory, so that it never answers again.
+    /// This view, before it is proposed, with an acceptor of this `incarnation` on `server`. The acceptor that it had
+    /// there must have lost its memory, so that it never answers again.
     pub fn with_acceptor(mut self, server: MemoryServerId, incarnation: u64) -> Self {
         if let Some(of_server) = self.servers.get_mut(usize::from(server.0)) {
             of_server.acceptor = incarnation;

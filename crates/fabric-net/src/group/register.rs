@@ -67,6 +67,9 @@ impl Register {
 
     /// Goes to the acceptors that a decided view names.
     fn follow(&mut self, view: &View) {
+        if view.acceptors().eq(self.acceptors.iter().copied()) {
+            return;
+        }
         self.acceptors = view.acceptors().collect();
         let addresses: Vec<String> =
             view.servers().iter().map(|server| server.address().to_owned()).collect();
@@ -114,12 +117,14 @@ impl Register {
             }
             let damaged = |error: BadField| RegisterError::Damaged(error.to_string());
             match (step, decided) {
-                (Step::Others, Some(bytes)) => {
-                    self.ballot = to_beat;
-                    self.follow(&View::decode(&bytes).map_err(damaged)?);
-                }
                 (Step::Decided, Some(bytes)) if bytes.is_empty() => return Ok(None),
-                (Step::Decided, Some(bytes)) => return View::decode(&bytes).map(Some).map_err(damaged),
+                (Step::Decided, Some(bytes)) => {
+                    let view = View::decode(&bytes).map_err(damaged)?;
+                    if self.follows {
+                        self.follow(&view);
+                    }
+                    return Ok(Some(view));
+                }
                 (Step::Refused(ballot), _) => self.ballot = ballot.max(to_beat),
                 _ => {
                     if Instant::now() >= until {

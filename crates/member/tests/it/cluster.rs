@@ -32,7 +32,7 @@ const SLACK: u64 = 2 * LEASE;
 const SEEDS: u64 = 2000;
 const LOSS_SEEDS: u64 = 300;
 /// Time in which servers are back and copies are made after the last fault, besides the times for which they must wait.
-const RECOVERY: u64 = 30 * LEASE;
+const RECOVERY: u64 = 60 * LEASE;
 
 #[derive(Clone)]
 enum What {
@@ -448,7 +448,8 @@ impl Sim {
         (0..self.nodes.len()).all(complete) && !view.wanting().any(fits) && !copies.any(|copy| copy.syncing)
     }
 
-    /// Faults for some time, then a calm until all is well again. Returns false if faults took the last copy of a volume.
+    /// Faults for some time, then a calm until all is well again. Returns false if faults took the last copy of a
+    /// volume.
     fn recover(&mut self, faults: u64) -> Result<bool, String> {
         self.calm = false;
         self.after(0, What::Fault);

@@ -1,6 +1,10 @@
 //! The register alone: competing proposers append numbers to a list, while messages are lost, repeated and
-//! overtaken, and acceptors crash with and without their memory. All decided lists are one list that grows, and
-//! what is decided later is not shorter.
+//! overtaken, and acceptors crash with and without their memory. Acceptors with new memory take the place of lost
+//! ones, or do not. All decided lists are one list that grows, and what is decided later is not shorter.
+//!
+//! ```text
+//! value   number of acceptors 1 | incarnation 1, for each acceptor | number 2, for each appended one
+//! ```
 
 use pando_fabric::{MemoryServerId, Random};
 use pando_member::{Acceptor, AcceptorId, Answer, Ballot, Proposal, Request, Step};
@@ -13,7 +17,30 @@ struct Proposer {
     /// Changes with each start.
     process: u64,
     highest: Ballot,
+    /// Acceptors that a decided value names, or the first ones.
+    asks: Vec<AcceptorId>,
     attempt: Option<Attempt>,
+}
+
+impl Proposer {
+    fn new(process: u64, asks: Vec<AcceptorId>) -> Self {
+        Self { process, highest: Ballot::ZERO, asks, attempt: None }
+    }
+}
+
+/// The acceptors that a value names.
+fn names(value: &[u8]) -> Option<Vec<AcceptorId>> {
+    let (n, rest) = value.split_first()?;
+    let ids = (0..).map(MemoryServerId).zip(&rest[..usize::from(*n)]);
+    Some(
+        ids.map(|(server, incarnation)| AcceptorId { server, incarnation: u64::from(*incarnation) })
+            .collect(),
+    )
+}
+
+/// The list in a value, as bytes.
+fn list(value: &[u8]) -> &[u8] {
+    value.split_first().map_or(&[], |(n, rest)| &rest[usize::from(*n)..])
 }
 
 struct Attempt {
@@ -31,11 +58,13 @@ enum Message {
 
 struct Sim {
     random: Random,
-    ids: Vec<AcceptorId>,
     acceptors: Vec<Acceptor>,
     proposers: Vec<Proposer>,
     messages: Vec<Message>,
+    /// The decided value with the longest list.
     longest: Vec<u8>,
+    /// Whether acceptors take the place of those that are lost.
+    replaces: bool,
     numbers: u16,
     processes: u64,
     /// Memories that may still be lost.
@@ -43,19 +72,18 @@ struct Sim {
 }
 
 impl Sim {
-    fn new(seed: u64) -> Self {
+    fn new(seed: u64, replaces: bool) -> Self {
         let random = Random::new(seed);
-        let n = 2 + below(&random, 6) as u16;
+        let n = [2 + below(&random, 6), 3][usize::from(replaces && below(&random, 2) == 0)] as u16;
         let ids: Vec<_> = (0..n).map(|i| AcceptorId { server: MemoryServerId(i), incarnation: 1 }).collect();
         let acceptors = ids.iter().map(|id| Acceptor::new(*id)).collect();
         let proposers = 2 + below(&random, 3);
-        let proposer = |process| Proposer { process, highest: Ballot::ZERO, attempt: None };
         Self {
-            ids,
             acceptors,
-            proposers: (1..=proposers).map(proposer).collect(),
+            proposers: (1..=proposers).map(|process| Proposer::new(process, ids.clone())).collect(),
             messages: Vec::new(),
             longest: Vec::new(),
+            replaces,
             numbers: 0,
             processes: proposers,
             losses: below(&random, n.into()),
@@ -64,19 +92,46 @@ impl Sim {
     }
 
     fn begin(&mut self, at: usize) {
-        let appends = (below(&self.random, 4) > 0).then_some(self.numbers);
+        // One of the acceptors may be new: it runs, so the one before it is lost.
+        let id = self.acceptors[self.any_acceptor()].id();
+        let replaces = self.replaces && below(&self.random, 2) == 0;
+        let appends = (replaces || below(&self.random, 4) > 0).then_some(self.numbers);
         self.numbers += 1;
-        let change: Change = Box::new(move |list| {
-            let mut list = list.to_vec();
-            list.extend(appends.iter().flat_map(|number| number.to_le_bytes()));
-            list
+        let first = std::iter::once(self.acceptors.len() as u8).chain(self.acceptors.iter().map(|_| 1));
+        let first: Vec<u8> = first.collect();
+        let change: Change = Box::new(move |value| {
+            let Some(number) = appends else { return value.to_vec() };
+            let mut value = if value.is_empty() { first } else { value.to_vec() };
+            if replaces {
+                value[1 + usize::from(id.server.0)] = id.incarnation as u8;
+            }
+            value.extend(number.to_le_bytes());
+            value
         });
+        let is_slow = self.is_slow(at);
         let proposer = &mut self.proposers[at];
-        let ballot = proposer.highest.next(proposer.process);
+        if let Some(names) = names(&self.longest).filter(|_| below(&self.random, 4) == 0) {
+            proposer.asks = names;
+        }
+        let mut ballot = proposer.highest.next(proposer.process);
+        if is_slow {
+            // Those that others use meanwhile are smaller.
+            ballot.counter += below(&self.random, 30);
+        }
         proposer.highest = ballot;
-        let proposal = Proposal::new(&self.ids, |_| None, ballot, change);
-        proposer.attempt = Some(Attempt { proposal, decided: self.longest.len(), appends });
+        let proposal = Proposal::new(&proposer.asks, names, ballot, change);
+        proposer.attempt = Some(Attempt { proposal, decided: list(&self.longest).len(), appends });
         self.send(at);
+    }
+
+    fn any_acceptor(&self) -> usize {
+        let first = self.replaces && below(&self.random, 2) == 0;
+        if first { 0 } else { below(&self.random, self.acceptors.len() as u64) as usize }
+    }
+
+    /// Whether only the first acceptor, which is replaced most often, answers this proposer soon.
+    fn is_slow(&self, proposer: usize) -> bool {
+        self.replaces && proposer == 0
     }
 
     fn send(&mut self, from: usize) {
@@ -108,10 +163,11 @@ impl Sim {
         let Some(attempt) = &mut proposer.attempt else { return Ok(()) };
         let step = attempt.proposal.answered(from, answer);
         proposer.highest = proposer.highest.max(attempt.proposal.to_beat());
+        proposer.asks = attempt.proposal.named().unwrap_or(std::mem::take(&mut proposer.asks));
         match step {
             Step::Wait => {}
             Step::Accept => self.send(to),
-            Step::Decided | Step::Others => {
+            Step::Decided => {
                 let attempt = proposer.attempt.take().expect("just used");
                 self.decided(&attempt)?;
             }
@@ -121,43 +177,56 @@ impl Sim {
     }
 
     fn decided(&mut self, attempt: &Attempt) -> Result<(), String> {
-        let list = attempt.proposal.value().expect("decided");
-        let (short, long) =
-            if list.len() < self.longest.len() { (list, &*self.longest) } else { (&*self.longest, list) };
-        if !long.starts_with(short) {
+        let value = attempt.proposal.value().expect("decided");
+        let is_longer = list(value).len() > list(&self.longest).len();
+        let (short, long) = if is_longer { (&*self.longest, value) } else { (value, &*self.longest) };
+        if !list(long).starts_with(list(short)) {
             return Err(format!("{short:?} and {long:?} were decided"));
         }
-        if list.len() < attempt.decided {
-            return Err(format!("{list:?} was decided after {:?}", self.longest));
+        if list(value).len() < attempt.decided {
+            return Err(format!("{value:?} was decided after {:?}", self.longest));
         }
-        if attempt.appends.is_some_and(|number| !list.ends_with(&number.to_le_bytes())) {
-            return Err(format!("{list:?} does not end with {:?}", attempt.appends));
+        if attempt.appends.is_some_and(|number| !value.ends_with(&number.to_le_bytes())) {
+            return Err(format!("{value:?} does not end with {:?}", attempt.appends));
         }
         self.longest = long.to_vec();
         Ok(())
     }
 
+    /// Whether a majority of the acceptors is left without this one.
+    fn can_lose(&self, acceptor: usize) -> bool {
+        if !self.replaces {
+            return self.losses > 0;
+        }
+        let Some(named) = names(&self.longest) else { return false };
+        let left =
+            named.iter().enumerate().filter(|(i, id)| *i != acceptor && self.acceptors[*i].id() == **id);
+        left.count() > named.len() / 2
+    }
+
     fn step(&mut self, faults: u64) -> Result<(), String> {
         let proposer = below(&self.random, self.proposers.len() as u64) as usize;
-        let acceptor = below(&self.random, self.acceptors.len() as u64) as usize;
-        match below(&self.random, 1000) {
+        let acceptor = self.any_acceptor();
+        let chance = below(&self.random, 1000);
+        match chance {
             0..80 => match &self.proposers[proposer].attempt {
                 None => self.begin(proposer),
+                Some(_) if self.is_slow(proposer) => {}
                 Some(_) => self.send(proposer),
             },
             // It gives up, in doubt.
-            80..90 => self.proposers[proposer].attempt = None,
-            100..110 => {
+            80..90 if !self.is_slow(proposer) => self.proposers[proposer].attempt = None,
+            100..110 if !self.is_slow(proposer) => {
                 self.processes += 1;
-                self.proposers[proposer] =
-                    Proposer { process: self.processes, highest: Ballot::ZERO, attempt: None };
+                let asks = self.proposers[proposer].asks.clone();
+                self.proposers[proposer] = Proposer::new(self.processes, asks);
             }
             110..120 => {
                 let state = self.acceptors[acceptor].encode();
                 self.acceptors[acceptor] = Acceptor::decode(&state).map_err(|error| error.to_string())?;
             }
-            120..124 if self.losses > 0 => {
-                self.losses -= 1;
+            120..140 if (self.replaces || chance < 124) && self.can_lose(acceptor) => {
+                self.losses = self.losses.saturating_sub(1);
                 let id = self.acceptors[acceptor].id();
                 let id = AcceptorId { incarnation: id.incarnation + 1, ..id };
                 self.acceptors[acceptor] = Acceptor::new(id);
@@ -165,6 +234,11 @@ impl Sim {
             _ if self.messages.is_empty() => {}
             _ => {
                 let at = below(&self.random, self.messages.len() as u64) as usize;
+                let (Message::Request { from: proposer, to: acceptor, .. }
+                | Message::Answer { to: proposer, from: acceptor, .. }) = &self.messages[at];
+                if self.is_slow(*proposer) && *acceptor > 0 && below(&self.random, 256) > 0 {
+                    return Ok(());
+                }
                 let message = self.messages.swap_remove(at);
                 match below(&self.random, 100) {
                     chance if chance < faults => {}
@@ -192,24 +266,107 @@ impl Sim {
 ///
 /// # Errors
 /// What is not linearizable.
-pub fn run(seed: u64) -> Result<usize, String> {
-    let mut sim = Sim::new(seed);
+pub fn run(seed: u64, replaces: bool) -> Result<usize, String> {
+    let mut sim = Sim::new(seed, replaces);
     let faults = [0, 2, 10][below(&sim.random, 3) as usize];
-    for _ in 0..600 {
+    for _ in 0..if replaces { 2000 } else { 600 } {
         sim.step(faults)?;
     }
-    Ok(sim.longest.len())
+    Ok(list(&sim.longest).len())
 }
 
 #[test]
 fn the_register_is_linearizable() {
-    let mut decided = 0;
-    let seeds = seeds(4000);
-    for seed in seeds.clone() {
-        decided += run(seed).unwrap_or_else(|error| panic!("seed {seed}: {error}"));
+    for replaces in [false, true] {
+        let mut decided = 0;
+        let seeds = seeds(4000);
+        for seed in seeds.clone() {
+            decided += run(seed, replaces).unwrap_or_else(|error| panic!("seed {seed}, {replaces}: {error}"));
+        }
+        println!("seeds {seeds:?}, acceptors are replaced {replaces}: {decided} bytes");
+        assert!(decided as u64 > 4 * (seeds.end - seeds.start), "only {decided} bytes were decided");
     }
-    println!("seeds {seeds:?}: {decided} bytes");
-    assert!(decided as u64 > 4 * (seeds.end - seeds.start), "only {decided} bytes were decided");
+}
+
+/// Asks these acceptors what a proposal has to ask them, in this order. Returns the decided value.
+fn ask<F: FnOnce(&[u8]) -> Vec<u8>>(
+    proposal: &mut Proposal<F>,
+    acceptors: &mut [Acceptor],
+    order: &[usize],
+) -> Option<Vec<u8>> {
+    for at in order {
+        let server = MemoryServerId(*at as u16);
+        let requests: Vec<_> = proposal.requests().map(|(to, request)| (to, request.encode())).collect();
+        let Some((_, request)) = requests.iter().find(|(to, _)| to.server == server) else { continue };
+        let answer = acceptors[*at].answer(&Request::decode(request).expect("a request"));
+        proposal.answered(server, &answer);
+    }
+    proposal.value().map(<[u8]>::to_vec)
+}
+
+/// A proposer has the promise of an acceptor that loses its memory then. It asks the others when that acceptor has been
+/// replaced, and the new one has decided with one of them.
+///
+/// # Errors
+/// Which decided value is lost.
+pub fn promise_of_a_replaced_acceptor() -> Result<(), String> {
+    let first = names(&[3, 1, 1, 1]).expect("three acceptors");
+    let mut acceptors: Vec<_> = first.iter().map(|id| Acceptor::new(*id)).collect();
+    let ballot = |counter| Ballot { counter, proposer: counter };
+    let append = |number: u8| move |value: &[u8]| [value, &[number, 0]].concat();
+    let mut late = Proposal::new(&first, names, ballot(50), append(9));
+    let mut begin = Proposal::new(&first, names, ballot(1), |_: &[u8]| vec![3, 1, 1, 1, 0, 0]);
+    ask(&mut begin, &mut acceptors, &[0, 1, 2, 0, 1, 2]).ok_or("nothing is decided")?;
+    ask(&mut late, &mut acceptors, &[0]);
+    acceptors[0] = Acceptor::new(AcceptorId { incarnation: 2, ..first[0] });
+    let replace = |value: &[u8]| [&[3, 2, 1, 1], list(value), &[1, 0]].concat();
+    let mut replace = Proposal::new(&first, names, ballot(2), replace);
+    ask(&mut replace, &mut acceptors, &[1, 2, 1, 2]).ok_or("no acceptor is replaced")?;
+    let second = replace.named().ok_or("no acceptors are named")?;
+    let mut next = Proposal::new(&second, names, ballot(3), append(2));
+    let decided = ask(&mut next, &mut acceptors, &[0, 2, 0, 2]).ok_or("the new acceptor does not decide")?;
+    let later = ask(&mut late, &mut acceptors, &[1, 2, 1, 2]).ok_or("the late proposal does not end")?;
+    if later.starts_with(&decided) { Ok(()) } else { Err(format!("{later:?} was decided after {decided:?}")) }
+}
+
+#[test]
+fn the_promise_of_a_replaced_acceptor_does_no_harm() {
+    assert_eq!(promise_of_a_replaced_acceptor(), Ok(()));
+}
+
+/// A proposer begins to replace a lost acceptor, and makes another proposal before that is decided. A late proposer has
+/// the promise of the lost acceptor.
+///
+/// # Errors
+/// Which decided value is lost.
+pub fn acceptor_of_an_undecided_value() -> Result<(), String> {
+    let first = names(&[3, 1, 1, 1]).expect("three acceptors");
+    let mut acceptors: Vec<_> = first.iter().map(|id| Acceptor::new(*id)).collect();
+    let ballot = |counter| Ballot { counter, proposer: counter };
+    let append = |number: u8| move |value: &[u8]| [value, &[number, 0]].concat();
+    let mut begin = Proposal::new(&first, names, ballot(1), |_: &[u8]| vec![3, 1, 1, 1, 0, 0]);
+    ask(&mut begin, &mut acceptors, &[0, 2, 0, 2]).ok_or("nothing is decided")?;
+    let mut late = Proposal::new(&first, names, ballot(50), append(9));
+    ask(&mut late, &mut acceptors, &[0]);
+    acceptors[0] = Acceptor::new(AcceptorId { incarnation: 2, ..first[0] });
+    let replace = |value: &[u8]| [&[3, 2, 1, 1], list(value), &[1, 0]].concat();
+    let mut replace = Proposal::new(&first, names, ballot(2), replace);
+    ask(&mut replace, &mut acceptors, &[1, 2, 1]);
+    let asks = replace.named().unwrap_or_else(|| first.clone());
+    let mut next = Proposal::new(&asks, names, ballot(3), append(7));
+    let decided = ask(&mut next, &mut acceptors, &[0, 1, 0, 1]);
+    let later = ask(&mut late, &mut acceptors, &[2, 1, 2, 1]);
+    match (decided, later) {
+        (Some(decided), Some(later)) if !later.starts_with(&decided) => {
+            Err(format!("{later:?} was decided after {decided:?}"))
+        }
+        _ => Ok(()),
+    }
+}
+
+#[test]
+fn new_acceptors_do_not_decide_before_the_value_that_names_them_is_decided() {
+    assert_eq!(acceptor_of_an_undecided_value(), Ok(()));
 }
 
 /// A proposal to five acceptors with its answers made by hand.
@@ -252,40 +409,30 @@ fn outcomes_that_are_not_decisions() {
     assert_eq!(decided.answered(server(1), &Answer::Accepted { ballot }), Step::Wait);
 }
 
-fn acceptors(incarnations: [u64; 3]) -> Vec<AcceptorId> {
-    let ids = (0..).map(MemoryServerId).zip(incarnations);
-    ids.map(|(server, incarnation)| AcceptorId { server, incarnation }).collect()
-}
-
-/// A value of three bytes names acceptors by their incarnations.
-fn names(value: &[u8]) -> Option<Vec<AcceptorId>> {
-    value.try_into().ok().map(|value: [u8; 3]| acceptors(value.map(u64::from)))
-}
-
 /// A proposal to the first acceptors, of which the second one answers first, and has been replaced when the others do.
 #[test]
 fn acceptors_that_the_value_does_not_name_do_not_count() {
     let (ballot, old) = (Ballot { counter: 9, proposer: 3 }, Ballot { counter: 4, proposer: 1 });
-    let ids = acceptors([1, 1, 1]);
+    let ids = names(&[3, 1, 1, 1]).expect("three");
     let server = MemoryServerId;
-    let mut late = Proposal::new(&ids, names, ballot, |_: &[u8]| unreachable!("it may not change this"));
+    let mut late = Proposal::new(&ids, names, ballot, <[u8]>::to_vec);
     let promise = |value| Answer::Promised { ballot, accepted: old, value };
     let accepted = Answer::Accepted { ballot };
-    assert_eq!(late.answered(server(1), &promise(&[1, 1, 1])), Step::Wait);
-    let newer = Answer::Promised { ballot, accepted: old.next(2), value: &[1, 2, 1] };
+    assert_eq!(late.answered(server(1), &promise(&[3, 1, 1, 1])), Step::Wait);
+    let newer = Answer::Promised { ballot, accepted: old.next(2), value: &[3, 1, 2, 1] };
     assert_eq!(late.answered(server(0), &newer), Step::Wait, "the second one does not count any more");
-    assert_eq!(late.answered(server(2), &promise(&[1, 1, 1])), Step::Accept);
+    assert_eq!(late.answered(server(2), &promise(&[3, 1, 1, 1])), Step::Accept);
     assert_eq!(late.requests().map(|(to, _)| to).collect::<Vec<_>>(), [ids[0], ids[2]]);
     assert_eq!(
         [1, 0, 2].map(|i| late.answered(server(i), &accepted)),
-        [Step::Wait, Step::Wait, Step::Others]
+        [Step::Wait, Step::Wait, Step::Decided]
     );
-    assert_eq!(late.value(), Some(&[1, 2, 1][..]));
+    assert_eq!((late.value(), late.named()), (Some(&[3, 1, 2, 1][..]), names(&[3, 1, 2, 1])));
 
     // The change that replaces an acceptor is decided by those that both values name.
-    let mut replaces = Proposal::new(&ids, names, ballot, |_: &[u8]| vec![1, 1, 2]);
+    let mut replaces = Proposal::new(&ids, names, ballot, |_: &[u8]| vec![3, 1, 1, 2]);
     assert_eq!(
-        [0, 2].map(|i| replaces.answered(server(i), &promise(&[1, 1, 1]))),
+        [0, 2].map(|i| replaces.answered(server(i), &promise(&[3, 1, 1, 1]))),
         [Step::Wait, Step::Accept]
     );
     assert_eq!(
@@ -294,6 +441,6 @@ fn acceptors_that_the_value_does_not_name_do_not_count() {
     );
 
     // Too few of those that were asked are left.
-    let mut hopeless = Proposal::new(&ids, names, ballot, |_: &[u8]| unreachable!("it may not change this"));
-    assert_eq!(hopeless.answered(server(0), &promise(&[1, 2, 2])), Step::Hopeless);
+    let mut hopeless = Proposal::new(&ids, names, ballot, |_: &[u8]| unreachable!("too few are left"));
+    assert_eq!(hopeless.answered(server(0), &promise(&[3, 1, 2, 2])), Step::Hopeless);
 }

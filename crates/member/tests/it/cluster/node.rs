@@ -45,7 +45,8 @@ pub struct Node {
     pub incarnation: u64,
     /// The state of the acceptor, as persisted.
     pub stored: Vec<u8>,
-    /// Acceptors that a decided view of this epoch names, or the first ones; also persisted. None if the memory was lost.
+    /// Acceptors that a decided view of this epoch names, or the first ones; also persisted. None if the memory was
+    /// lost.
     pub acceptors: Vec<AcceptorId>,
     pub named_at: u64,
     pub process: Option<Process>,
@@ -206,7 +207,7 @@ impl Sim {
         match step {
             Step::Wait => {}
             Step::Accept => self.ask(to),
-            Step::Decided | Step::Others => {
+            Step::Decided => {
                 let attempt = process.attempt.take().expect("just used");
                 (process.differs, process.rests_until) = (false, rest);
                 // Acceptors that have not accepted get the value too.
@@ -291,6 +292,10 @@ impl Sim {
             let first = self.first.encode();
             return Some(Box::new(move |now| if now.is_empty() { first } else { now.to_vec() }));
         };
+        if process.lease.is_out() {
+            self.renew_memory(at);
+            return None;
+        }
         let me = MemoryServerId(at as u16);
         let server = &view.servers()[at];
         if !self.is_alive(at, server.is_in().then_some(server.incarnation())) {
