@@ -12,6 +12,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::AcqRel, Ordering::Acqui
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use pando_fabric::codec::BadField;
 use pando_fabric::{FabricError, MemoryServerId, Nanos, Result};
 use pando_member::{
     Acceptor, AcceptorId, FIRST_EPOCH, Renew, Renewed, Request as Ask, ServerLease, Serves, Terms, View,
@@ -40,6 +41,7 @@ pub(super) struct Member {
     becomes_home: AtomicBool,
     /// File that keeps the acceptor, for memory that outlives the process.
     kept: Option<PathBuf>,
+    last_view: Option<View>,
     /// Why this server cannot be in a group.
     refusal: Option<&'static str>,
 }
@@ -183,6 +185,7 @@ impl Member {
     ) -> io::Result<Self> {
         let acceptor = kept.as_deref().map(read_acceptor).transpose()?.flatten();
         let later = kept.as_deref().map(read_incarnation).transpose()?.flatten();
+        let last_view = kept.as_deref().map(read_view).transpose()?.flatten();
         let of_acceptor = acceptor.as_ref().map_or(incarnation, |acceptor| acceptor.id().incarnation);
         let incarnation = AtomicU64::new(later.unwrap_or(incarnation));
         Ok(Self {
@@ -196,6 +199,7 @@ impl Member {
             started: Instant::now(),
             becomes_home: AtomicBool::new(false),
             kept,
+            last_view,
             refusal,
         })
     }
@@ -293,6 +297,11 @@ impl Member {
             }
         }
         (known.bytes, known.behind_since) = (view.encode(), None);
+        if let Some(path) = &self.kept
+            && let Err(error) = replace(&beside(path, "view"), &known.bytes)
+        {
+            tracing::error!("{error}: after a restart, this memory server may not find its group");
+        }
         known.view = Some(view);
         self.is_grouped.store(true, Release);
         drop(known);
@@ -329,7 +338,7 @@ impl Member {
         (known.lease, known.fillings) = (None, Vec::new());
         let incarnation = crate::random_nonzero();
         if let Some(path) = &self.kept {
-            replace(&beside(path), &incarnation.to_le_bytes())?;
+            replace(&beside(path, "incarnation"), &incarnation.to_le_bytes())?;
         }
         self.incarnation.store(incarnation, Release);
         tracing::warn!("the others went on without this memory server; its memory counts as empty");
@@ -432,7 +441,7 @@ impl Member {
         if let Some(reason) = self.refusal {
             return if of_kind == kind::VIEW { Ok(Vec::new()) } else { Err(refuse(reason.to_owned())) };
         }
-        let bad = |error: pando_fabric::codec::BadField| refuse(error.to_string());
+        let bad = |error: BadField| refuse(error.to_string());
         match of_kind {
             kind::REGISTER => self.ask(number, &Ask::decode(body).map_err(bad)?).map_err(refuse),
             kind::RENEW => Ok(self.renew(&Renew::decode(body).map_err(bad)?).encode()),
@@ -453,36 +462,44 @@ impl Member {
         }
     }
 
-    /// Views that this server's acceptor has accepted, decided or not: where to ask for the decided one.
-    pub fn accepted(&self) -> Option<View> {
-        let known = self.known();
-        View::decode(known.acceptor.as_ref()?.value()).ok()
+    /// The newest decided view that this server knew when it ended, if its memory outlives it: where to ask for the current
+    /// one.
+    pub fn last_view(&self) -> Option<View> {
+        self.last_view.clone()
     }
 }
 
-/// The acceptor in the file at `path`; `None` if there is no file.
-fn read_acceptor(path: &Path) -> io::Result<Option<Acceptor>> {
-    let bytes = match fs::read(path) {
-        Ok(bytes) => bytes,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-        Err(error) => return Err(error),
-    };
-    let damaged = |error| io::Error::new(io::ErrorKind::InvalidData, format!("{}: {error}", path.display()));
-    Acceptor::decode(&bytes).map(Some).map_err(damaged)
+/// File beside the acceptor's: `incarnation` of the memory, if it is not the first one; newest decided `view`.
+fn beside(acceptor: &Path, what: &str) -> PathBuf {
+    acceptor.with_extension(what)
 }
 
-/// File beside the acceptor's that has the incarnation of the memory, if it is not the first one.
-fn beside(acceptor: &Path) -> PathBuf {
-    acceptor.with_extension("incarnation")
-}
-
-/// The incarnation in the file beside the acceptor's, if there is one.
-fn read_incarnation(acceptor: &Path) -> io::Result<Option<u64>> {
-    match fs::read(beside(acceptor)) {
-        Ok(bytes) => Ok(bytes.first_chunk().map(|bytes| u64::from_le_bytes(*bytes))),
+fn read(path: &Path) -> io::Result<Option<Vec<u8>>> {
+    match fs::read(path) {
+        Ok(bytes) => Ok(Some(bytes)),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
         Err(error) => Err(error),
     }
+}
+
+fn damaged(path: &Path, error: BadField) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, format!("{}: {error}", path.display()))
+}
+
+fn read_acceptor(path: &Path) -> io::Result<Option<Acceptor>> {
+    let decode = |bytes: Vec<u8>| Acceptor::decode(&bytes).map_err(|error| damaged(path, error));
+    read(path)?.map(decode).transpose()
+}
+
+fn read_incarnation(acceptor: &Path) -> io::Result<Option<u64>> {
+    let bytes = read(&beside(acceptor, "incarnation"))?;
+    Ok(bytes.and_then(|bytes| bytes.first_chunk().map(|bytes| u64::from_le_bytes(*bytes))))
+}
+
+fn read_view(acceptor: &Path) -> io::Result<Option<View>> {
+    let path = beside(acceptor, "view");
+    let decode = |bytes: Vec<u8>| View::decode(&bytes).map_err(|error| damaged(&path, error));
+    read(&path)?.map(decode).transpose()
 }
 
 /// Replaces a file by a complete one, which is on the disk when this returns.

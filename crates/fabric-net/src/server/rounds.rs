@@ -62,8 +62,8 @@ enum Change {
     Read,
     /// Go on without these servers, if their memory still has these incarnations.
     Without(Vec<(MemoryServerId, u64)>),
-    /// Take back a server whose memory and whose acceptor have these incarnations.
-    Readmit { server: MemoryServerId, incarnation: u64, acceptor: u64 },
+    /// Take back a server whose memory and whose acceptor have these incarnations, which view `epoch` lacks.
+    Readmit { server: MemoryServerId, incarnation: u64, acceptor: u64, epoch: u64 },
     /// Let this server have copies that volumes lack.
     Adopt(MemoryServerId),
 }
@@ -85,8 +85,9 @@ impl Change {
                     }
                 }
             }
-            Self::Readmit { server, incarnation, acceptor } => {
-                // Another server may have been faster.
+            // Another server may have been faster.
+            Self::Readmit { epoch, .. } if *epoch != view.epoch() => {}
+            Self::Readmit { server, incarnation, acceptor, .. } => {
                 if let Ok(with) = next.readmit(*server, *incarnation) {
                     next = with.with_acceptor(*server, *acceptor);
                 }
@@ -183,7 +184,7 @@ impl Work {
                 }
                 if !suspects.is_empty() {
                     ask_for(&changes, Change::Without(suspects));
-                } else if is_behind || (view.is_none() && self.member.accepted().is_some()) {
+                } else if is_behind || (view.is_none() && self.member.last_view().is_some()) {
                     ask_for(&changes, Change::Read);
                 } else if is_admitted
                     && view.as_ref().is_some_and(|view| Change::Adopt(me).of(view).is_some())
@@ -274,10 +275,13 @@ impl Work {
         let known = self.member.known();
         let named = known.view.as_ref()?.servers().get(usize::from(from.0))?;
         let is_new = !named.is_in() && named.incarnation() != renewed.incarnation;
+        let epoch = known.view.as_ref()?.epoch();
+        let Renewed { incarnation, acceptor, .. } = *renewed;
         (is_new && known.lease.as_ref()?.serves(self.member.now())).then_some(Change::Readmit {
             server: from,
-            incarnation: renewed.incarnation,
-            acceptor: renewed.acceptor,
+            incarnation,
+            acceptor,
+            epoch,
         })
     }
 
@@ -299,7 +303,7 @@ impl Work {
     /// Changes the view, or finds out which one is decided.
     fn change_views(&self, changes: &Receiver<Change>) {
         while let Ok(change) = changes.recv() {
-            let view = self.member.known().view.clone().or_else(|| self.member.accepted());
+            let view = self.member.known().view.clone().or_else(|| self.member.last_view());
             let Some(view) = view else { continue };
             let addresses: Vec<String> =
                 view.servers().iter().map(|server| server.address().to_owned()).collect();
