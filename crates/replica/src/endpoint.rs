@@ -11,7 +11,7 @@ use std::sync::Arc;
 use pando_fabric::defect::defect;
 use pando_fabric::{
     Chain, ChainVerb, Endpoint, EndpointState, FabricError, GlobalAddr, MemoryServerId, Nanos, PageBuf,
-    RegionInfo, Request, Result, TimeLimit, VerbResult, WORD, Work,
+    RegionInfo, Request, Result, TimeLimit, VerbResult, WORD, Work, outlined,
 };
 
 use crate::again::{Kept, Step, buffer_of};
@@ -154,9 +154,55 @@ impl<E: Endpoint> Replicated<E> {
         }
     }
 
+    async fn read_copy(&self, group: &Group, at: GlobalAddr, into: PageBuf) -> Result<PageBuf> {
+        group.check(at, into.window_len())?;
+        let (kept, mut first) = (Kept::form(&into), Some(into));
+        self.repeat(group, at, async |volume| {
+            let into = first.take().unwrap_or_else(|| kept.again(&self.below));
+            self.below.read(volume.primary.at(at.offset()), into).await
+        })
+        .await
+    }
+
+    async fn write_copies(&self, group: &Group, at: GlobalAddr, from: PageBuf) -> Result<PageBuf> {
+        group.check(at, from.window_len())?;
+        let (kept, mut first) = (Kept::bytes(&self.below, &from), Some(from));
+        let written = self
+            .repeat(group, at, async |volume| {
+                let mut from = first.take().unwrap_or_else(|| kept.again(&self.below));
+                for copy in in_order(volume) {
+                    from = self.below.write(copy.at(at.offset()), from).await?;
+                }
+                Ok(from)
+            })
+            .await?;
+        kept.recycle(&self.below);
+        Ok(written)
+    }
+
+    async fn read_word_of_copy(&self, group: &Group, at: GlobalAddr) -> Result<u64> {
+        group.check(at, WORD)?;
+        self.repeat(group, at, async |volume| self.below.read_word(volume.primary.at(at.offset())).await)
+            .await
+    }
+
+    async fn write_word_of_copies(&self, group: &Group, at: GlobalAddr, value: u64) -> Result<()> {
+        group.check(at, WORD)?;
+        self.repeat(group, at, async |volume| {
+            for copy in in_order(volume) {
+                self.below.write_word(copy.at(at.offset()), value).await?;
+            }
+            Ok(())
+        })
+        .await
+    }
+
     /// Executes an atomic at the primary, and makes the backups equal if it changed the word.
-    async fn atomic(&self, at: GlobalAddr, atomic: Atomic) -> Result<u64> {
-        let Some(group) = &self.group else { return atomic.execute(&self.below, at).await };
+    async fn atomic(&self, group: &Group, at: GlobalAddr, atomic: Atomic) -> Result<u64> {
+        outlined(Box::pin(self.atomic_copies(group, at, atomic))).await
+    }
+
+    async fn atomic_copies(&self, group: &Group, at: GlobalAddr, atomic: Atomic) -> Result<u64> {
         group.check(at, WORD)?;
         let mut waited = Waited::default();
         let (before, primary) = loop {
@@ -219,6 +265,23 @@ impl<E: Endpoint> Replicated<E> {
             Ok(Ok(()))
         })
         .await?
+    }
+
+    /// A chain of READs alone goes to the primary, one of WRITEs alone to all copies. Of any other chain, verbs are
+    /// executed one after the other, each in a round trip of its own.
+    async fn submit_copies(&self, group: &Group, chain: Chain) -> Result<Vec<VerbResult>> {
+        chain.verbs().iter().try_for_each(|verb| group.check(verb.at(), verb.len()))?;
+        let all = |kind: fn(&ChainVerb) -> bool| chain.verbs().iter().all(kind);
+        let is_read = all(|verb| matches!(verb, ChainVerb::Read { .. }));
+        let is_write = all(|verb| matches!(verb, ChainVerb::Write { .. } | ChainVerb::WriteWord { .. }));
+        if chain.verbs().is_empty() {
+            return Ok(Vec::new());
+        }
+        if is_read || is_write {
+            self.submit_to(group, chain, is_read).await
+        } else {
+            self.submit_in_turn(chain).await
+        }
     }
 
     /// A chain of one kind of verbs, to one or all copies.
@@ -323,58 +386,42 @@ impl<E: Endpoint> Endpoint for Replicated<E> {
 
     #[inline]
     async fn read(&self, at: GlobalAddr, into: PageBuf) -> Result<PageBuf> {
-        let Some(group) = &self.group else { return self.below.read(at, into).await };
-        group.check(at, into.window_len())?;
-        let (kept, mut first) = (Kept::form(&into), Some(into));
-        self.repeat(group, at, async |volume| {
-            let into = first.take().unwrap_or_else(|| kept.again(&self.below));
-            self.below.read(volume.primary.at(at.offset()), into).await
-        })
-        .await
+        match &self.group {
+            None => self.below.read(at, into).await,
+            Some(group) => outlined(Box::pin(self.read_copy(group, at, into))).await,
+        }
     }
 
     #[inline]
     async fn write(&self, at: GlobalAddr, from: PageBuf) -> Result<PageBuf> {
-        let Some(group) = &self.group else { return self.below.write(at, from).await };
-        group.check(at, from.window_len())?;
-        let (kept, mut first) = (Kept::bytes(&self.below, &from), Some(from));
-        let written = self
-            .repeat(group, at, async |volume| {
-                let mut from = first.take().unwrap_or_else(|| kept.again(&self.below));
-                for copy in in_order(volume) {
-                    from = self.below.write(copy.at(at.offset()), from).await?;
-                }
-                Ok(from)
-            })
-            .await?;
-        kept.recycle(&self.below);
-        Ok(written)
+        match &self.group {
+            None => self.below.write(at, from).await,
+            Some(group) => outlined(Box::pin(self.write_copies(group, at, from))).await,
+        }
     }
 
     #[inline]
     async fn read_word(&self, at: GlobalAddr) -> Result<u64> {
-        let Some(group) = &self.group else { return self.below.read_word(at).await };
-        group.check(at, WORD)?;
-        self.repeat(group, at, async |volume| self.below.read_word(volume.primary.at(at.offset())).await)
-            .await
+        match &self.group {
+            None => self.below.read_word(at).await,
+            Some(group) => outlined(Box::pin(self.read_word_of_copy(group, at))).await,
+        }
     }
 
     #[inline]
     async fn write_word(&self, at: GlobalAddr, value: u64) -> Result<()> {
-        let Some(group) = &self.group else { return self.below.write_word(at, value).await };
-        group.check(at, WORD)?;
-        self.repeat(group, at, async |volume| {
-            for copy in in_order(volume) {
-                self.below.write_word(copy.at(at.offset()), value).await?;
-            }
-            Ok(())
-        })
-        .await
+        match &self.group {
+            None => self.below.write_word(at, value).await,
+            Some(group) => outlined(Box::pin(self.write_word_of_copies(group, at, value))).await,
+        }
     }
 
     #[inline]
     async fn compare_swap(&self, at: GlobalAddr, expected: u64, new: u64) -> Result<u64> {
-        self.atomic(at, Atomic::CompareSwap { expected, new }).await
+        match &self.group {
+            None => self.below.compare_swap(at, expected, new).await,
+            Some(group) => self.atomic(group, at, Atomic::CompareSwap { expected, new }).await,
+        }
     }
 
     async fn masked_compare_swap(
@@ -385,28 +432,26 @@ impl<E: Endpoint> Endpoint for Replicated<E> {
         new: u64,
         swap_mask: u64,
     ) -> Result<u64> {
-        self.atomic(at, Atomic::MaskedCompareSwap { expected, compare_mask, new, swap_mask }).await
+        match &self.group {
+            None => self.below.masked_compare_swap(at, expected, compare_mask, new, swap_mask).await,
+            Some(group) => {
+                let atomic = Atomic::MaskedCompareSwap { expected, compare_mask, new, swap_mask };
+                self.atomic(group, at, atomic).await
+            }
+        }
     }
 
     async fn fetch_add(&self, at: GlobalAddr, add: u64) -> Result<u64> {
-        self.atomic(at, Atomic::FetchAdd { add }).await
+        match &self.group {
+            None => self.below.fetch_add(at, add).await,
+            Some(group) => self.atomic(group, at, Atomic::FetchAdd { add }).await,
+        }
     }
 
-    /// A chain of READs alone goes to the primary, one of WRITEs alone to all copies. Of any other chain, verbs are
-    /// executed one after the other, each in a round trip of its own.
     async fn submit(&self, chain: Chain) -> Result<Vec<VerbResult>> {
-        let Some(group) = &self.group else { return self.below.submit(chain).await };
-        chain.verbs().iter().try_for_each(|verb| group.check(verb.at(), verb.len()))?;
-        let all = |kind: fn(&ChainVerb) -> bool| chain.verbs().iter().all(kind);
-        let is_read = all(|verb| matches!(verb, ChainVerb::Read { .. }));
-        let is_write = all(|verb| matches!(verb, ChainVerb::Write { .. } | ChainVerb::WriteWord { .. }));
-        if chain.verbs().is_empty() {
-            return Ok(Vec::new());
-        }
-        if is_read || is_write {
-            self.submit_to(group, chain, is_read).await
-        } else {
-            self.submit_in_turn(chain).await
+        match &self.group {
+            None => self.below.submit(chain).await,
+            Some(group) => outlined(Box::pin(self.submit_copies(group, chain))).await,
         }
     }
 

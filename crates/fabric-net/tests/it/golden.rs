@@ -54,6 +54,7 @@ fn requests_have_these_bytes() {
         (Request::Lock, "0c 00 0000 00000000 0000000000000000"),
         (Request::Present { process: 7 }, "0d 00 0000 08000000 0000000000000000 0700000000000000"),
         (Request::Pair { body: &[9, 8] }, "0e 00 0000 02000000 0000000000000000 0908"),
+        (Request::Group { kind: 4, body: &[7] }, "0f 00 0400 01000000 0000000000000000 07"),
     ] {
         let bytes = written(request);
         assert_eq!(hex(&bytes), without_spaces(golden), "{request:?}");
