@@ -1,4 +1,7 @@
 //! `pando pool copies`: which memory server has copies of which memory.
+//!
+//! It tells what the memory servers decided last, as far as one that answers knows: who is in use, what each serves and
+//! backs up, which copies are being filled, and what lacks copies.
 
 use std::fmt::Write;
 use std::path::PathBuf;

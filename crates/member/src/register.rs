@@ -5,10 +5,8 @@
 //! accepted with the largest ballot, changes it, and has a majority accept the result (phase 2). Then the value
 //! is *decided*. A value may name the acceptors that decide on the next one: [`Proposal`] has the rules.
 //!
-//! - A [`Ballot`] is used for one [`Proposal`] only.
-//! - An acceptor's state is persisted before an answer leaves, and requests name the memory that they are for,
-//!   so an acceptor that has lost its promises never answers as if it had made none.
-//!
+//! A [`Ballot`] is used for one [`Proposal`] only. An acceptor's state is persisted before an answer leaves, and requests
+//! name the memory that they are for, so an acceptor that has lost its promises never answers as if it had made none.
 //! ```text
 //! request   kind 1 | incarnation 8 | ballot 16 | Accept: length 4, value
 //! answer    kind 1 | ballot 16 | Promised: ballot 16, length 4, value | Refused: ballot 16

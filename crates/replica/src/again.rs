@@ -1,4 +1,7 @@
 //! What is needed to send a verb again: a verb that fails keeps its buffer.
+//!
+//! So the form of each buffer is kept, and the bytes that are written. They are copied into a buffer for reuse, which
+//! costs no allocation.
 
 use std::ops::Range;
 use std::sync::atomic::Ordering::Relaxed;

@@ -1,4 +1,7 @@
 //! Views of a cluster in which it is known whether a server is gone, as in a simulation.
+//!
+//! There is no register and no lease: all endpoints share one state, and a server that is gone answers nobody. What a
+//! lease and a register do is simulated elsewhere (`crates/member`).
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 

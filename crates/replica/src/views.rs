@@ -1,4 +1,7 @@
 //! What a process knows of the current view.
+//!
+//! It changes beside the verbs: a verb asks for its epoch before it is sent, when it has no answer, and when it is
+//! done.
 
 use std::sync::Arc;
 

@@ -1,4 +1,7 @@
 //! Finding the memory servers, and whether they are a group; forming one.
+//!
+//! Of servers that stand alone, each must answer. Of a group, one suffices: it knows the others, and which of them are in
+//! use.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};

@@ -1,4 +1,7 @@
 //! A connection for messages to one memory server, one at a time, by a thread that waits for the answer.
+//!
+//! It is made when it is needed, and again after it broke. Servers and clients use it beside the connections for
+//! verbs.
 
 use std::io::{self, Read, Write};
 use std::net::TcpStream;

@@ -1,4 +1,7 @@
 //! The register of a group, as a process reaches it that changes or reads it.
+//!
+//! All acceptors are asked at once. A proposal that is refused, or whose acceptors were replaced, is followed by
+//! another one, after a random pause.
 
 use std::thread;
 use std::time::{Duration, Instant};

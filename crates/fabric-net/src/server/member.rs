@@ -213,8 +213,11 @@ impl Member {
     }
 
     /// Waits until something changed, for at most `time`.
-    pub fn wait<'k>(&self, known: MutexGuard<'k, Known>, time: Duration) -> MutexGuard<'k, Known> {
-        self.changed.wait_timeout(known, time).unwrap_or_else(PoisonError::into_inner).0
+    pub fn rest(&self, time: Duration) {
+        let known = self.known();
+        if !known.is_stopping {
+            drop(self.changed.wait_timeout(known, time));
+        }
     }
 
     /// Whether this server has begun to serve volume 0 since this was asked last: then it does not know yet which processes

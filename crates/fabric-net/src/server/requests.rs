@@ -32,6 +32,21 @@ enum Pause {
     Other,
 }
 
+impl Pause {
+    /// Prepares a connection for what comes next. Returns whether more requests may follow once its replies are sent.
+    fn after(self, connection: &mut Connection<Progress>) -> bool {
+        let wants_more = matches!(self, Self::Nothing { wants_more: true });
+        let needed = request_len(connection.input()).filter(|_| wants_more);
+        connection.make_room(needed.unwrap_or(0));
+        match self {
+            Self::Nothing { .. } => return connection.has_output(),
+            Self::Turn => connection.call_again(),
+            Self::Other => connection.park(),
+        }
+        false
+    }
+}
+
 /// The connection whose turn it is.
 struct Turn<'t> {
     core: &'t Core,
@@ -60,10 +75,7 @@ impl Memory {
     fn take_requests(&self, core: &Core, connection: &mut Connection<Progress>) -> Result<bool, End> {
         let (client, progress, input, output) = connection.parts();
         let number = MemoryServerId(client.number);
-        if self.member.is_fenced(client.id.process) {
-            return Err(End::Fenced);
-        }
-        let mut pass = client.gate.pass().ok_or(End::Fenced)?;
+        let mut pass = self.pass(client)?;
         let (mut batch, mut taken) = (Batch::default(), 0);
         let mut allowed = self.member.allowed();
         if self.member.became_home() {
@@ -127,16 +139,15 @@ impl Memory {
         }
         self.callee.counters.add(batch);
         connection.take(taken);
-        let pause = pause?;
-        let wants_more = matches!(pause, Pause::Nothing { wants_more: true });
-        let needed = request_len(connection.input()).filter(|_| wants_more);
-        connection.make_room(needed.unwrap_or(0));
-        match pause {
-            Pause::Nothing { .. } => return Ok(connection.has_output()),
-            Pause::Turn => connection.call_again(),
-            Pause::Other => connection.park(),
+        Ok(pause?.after(connection))
+    }
+
+    /// Enters the gate of a client that was not given up for dead.
+    fn pass(&self, client: &Client) -> Result<Pass, End> {
+        match self.member.is_fenced(client.id.process) {
+            true => Err(End::Fenced),
+            false => client.gate.pass().ok_or(End::Fenced),
         }
-        Ok(false)
     }
 
     /// Answers a request that does not access memory, other than a fence.

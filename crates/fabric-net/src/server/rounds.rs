@@ -182,14 +182,14 @@ impl Work {
                     let own = self.member.renew_own(&renew);
                     self.take(me, &own);
                 }
+                let begins = view.is_none() && self.member.last_view().is_some();
+                let adopts = Change::Adopt(me);
                 if !suspects.is_empty() {
                     ask_for(&changes, Change::Without(suspects));
-                } else if is_behind || (view.is_none() && self.member.last_view().is_some()) {
+                } else if is_behind || begins {
                     ask_for(&changes, Change::Read);
-                } else if is_admitted
-                    && view.as_ref().is_some_and(|view| Change::Adopt(me).of(view).is_some())
-                {
-                    ask_for(&changes, Change::Adopt(me));
+                } else if is_admitted && view.as_ref().is_some_and(|view| adopts.of(view).is_some()) {
+                    ask_for(&changes, adopts);
                 }
                 if self.member.view_without_fences().is_some()
                     && asking.as_ref().is_none_or(ScopedJoinHandle::is_finished)
@@ -201,11 +201,7 @@ impl Work {
                 {
                     filling = Some(scope.spawn(|| self.refill()));
                 }
-                let wait = if view.is_none() { self.lease() } else { tick };
-                let known = self.member.known();
-                if !known.is_stopping {
-                    drop(self.member.wait(known, wait));
-                }
+                self.member.rest(if view.is_none() { self.lease() } else { tick });
             }
         });
     }

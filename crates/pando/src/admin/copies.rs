@@ -1,4 +1,7 @@
 //! Which memory server has copies of which memory.
+//!
+//! The memory servers decide that among themselves (`pando_member`); a process learns of it from any of them. Nothing
+//! is asked here.
 
 use pando_fabric::MemoryServerId;
 
