@@ -20,6 +20,7 @@ use pando_fabric::{Endpoint, Resource, Work};
 
 use crate::layout::Layout;
 use crate::node::Target;
+use crate::tree::start::cached_start;
 use crate::tree::{Ctx, Tree, VersionedNode, journal};
 
 /// Nodes of this level and below are numerous and rarely in the processor's cache.
@@ -165,7 +166,7 @@ fn cached_leaf<'t, L: Layout>(
     key: L::Key<'_>,
     charge: impl Fn(Work),
 ) -> Result<VersionedNode<'t>, ResumePoint<'t>> {
-    let mut node = tree.root_node().map_err(|Conflict| ResumePoint::default())?;
+    let mut node = cached_start(tree, key).map_err(|Conflict| ResumePoint::default())?;
     loop {
         charge_visit(node, &charge);
         match descend(tree, node, key) {
@@ -214,7 +215,7 @@ pub(crate) async fn cached_leaf_in_turns<'t, L: Layout, E: Endpoint>(
     if ctx.ep.slots() == 1 {
         return cached_leaf(tree, key, charge);
     }
-    let mut node = tree.root_node().map_err(|Conflict| ResumePoint::default())?;
+    let mut node = cached_start(tree, key).map_err(|Conflict| ResumePoint::default())?;
     loop {
         charge_visit(node, charge);
         match descend(tree, node, key) {

@@ -142,10 +142,17 @@ impl Stage<'_> {
         })
     }
 
-    /// Combines the results of the threads. `counts` are those of the index before and after the phase.
-    pub fn combine(&self, threads: Vec<ThreadResult<Drawn>>, counts: [SystemCounts; 2]) -> PhaseResult {
+    /// Combines the results of the threads with the latencies of all. `counts` are those of the index before and
+    /// after the phase.
+    pub fn combine(
+        &self,
+        threads: Vec<ThreadResult<Drawn>>,
+        latency: Latency,
+        counts: [SystemCounts; 2],
+    ) -> PhaseResult {
         let [before, after] = counts;
         let mut phase = PhaseResult::of(self.spec, &threads);
+        phase.latency = latency;
         phase.counts.cache = after.cache - before.cache;
         phase.loads = after.loads;
         phase.streams = threads.into_iter().map(|thread| thread.source.into_stream()).collect();
@@ -154,7 +161,7 @@ impl Stage<'_> {
 }
 
 impl PhaseResult {
-    /// Sums the results of the threads, which are in order of compute servers.
+    /// Sums the results of the threads, which are in order of compute servers. Latencies are not theirs.
     pub fn of<O>(spec: &BenchSpec, threads: &[ThreadResult<O>]) -> PhaseResult {
         let began = threads.iter().map(|thread| thread.began).min().expect("there are threads");
         let ended = threads.iter().map(|thread| thread.ended).max().expect("there are threads");
@@ -174,7 +181,6 @@ impl PhaseResult {
         for (number, thread) in threads.iter().enumerate() {
             phase.counts.verbs = phase.counts.verbs + thread.verbs;
             phase.tally.add(&thread.tally);
-            phase.latency.add(&thread.latency).expect("all histograms have the same bounds");
             if let Some(of_thread) = &thread.series {
                 of_thread.add_to(&mut series[number / spec.threads]);
             }
@@ -199,6 +205,7 @@ pub(crate) fn streams(spec: &BenchSpec, workload: &WorkloadSpec) -> Result<Vec<O
         let owned = workload.keys.partition(server, servers);
         for thread in 0..threads {
             let lane = StreamLane::new(thread, threads).owning(owned);
+            let lane = if spec.own_ranks { lane.with_own_ranks() } else { lane };
             streams.push(OpStream::new(workload, spec.seed, lane)?);
         }
     }
