@@ -110,9 +110,9 @@ fn spec(setting: &Setting, servers: usize, threads: usize, workload: &str) -> Be
         dist: Some(SKEWED),
         ranks: None,
         own_ranks: true,
-        warmup: records * all / 4,
+        warmup: records * all / 8,
         // About as many operations with any number of threads.
-        length: Length::Seconds(20e-3 / threads as f64),
+        length: Length::Seconds(10e-3 / threads as f64),
         ..setting.spec(workload)
     }
 }
@@ -144,7 +144,7 @@ fn cells(setting: &Setting) -> Vec<Cell> {
             add(&format!("{workload}, {UNIFORM}"), FEW, uniform);
         }
         let grown = spec(setting, servers, 10, "insert-only");
-        let warmup = grown.warmup / 50;
+        let warmup = grown.warmup / 25;
         add(GROWTH, FEW, BenchSpec { from_empty: true, dist: None, warmup, audit: true, ..grown });
     }
     for servers in sizes(setting, &MOVING_SERVERS) {
