@@ -210,7 +210,7 @@ where
             })
         })?;
         let latencies = latencies.into_inner().unwrap_or_else(PoisonError::into_inner);
-        let phase = stage.combine(threads, latencies, [before, self.system.counts()?]);
+        let phase = stage.combine(threads, length, latencies, [before, self.system.counts()?]);
         Ok(PhaseResult { moves, ..phase })
     }
 

@@ -114,7 +114,7 @@ impl<S: SystemUnderTest<SimPort>> Testbed for Simulated<S> {
             own.into_iter().for_each(|own| system.end_thread(own));
             Ok((results, latency.into_inner()))
         })?;
-        let phase = stage.combine(threads, latency, [before, system.counts()?]);
+        let phase = stage.combine(threads, length, latency, [before, system.counts()?]);
         let shares = Some(self.fabric.usage().since(&usage));
         Ok(PhaseResult { host_time: Some(host_start.elapsed()), shares, ..phase })
     }

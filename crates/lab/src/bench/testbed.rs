@@ -17,7 +17,7 @@ use pando_workload::{Lane as StreamLane, OpStream, WorkloadSpec};
 use super::driver::{Drawn, Quota, Series, Shared, Tally, Task, ThreadResult};
 use super::latency::{self, Latency};
 use super::verify::FinalScan;
-use super::{BenchError, BenchSpec, Length, Watch};
+use super::{BenchError, BenchSpec, FabricKind, Length, Watch};
 use crate::under_test::{Audited, SystemCounts};
 
 /// Time between two reports of the progress.
@@ -69,7 +69,8 @@ pub(crate) struct PhaseResult {
     pub tally: Tally,
     pub latency: Latency,
     pub counts: Counts,
-    /// From the start of the first operation of any thread to the end of the last one, by the ports' clock.
+    /// From the start of the first operation of any thread to the end of the last one, by the ports' clock; at most the
+    /// virtual time of the phase, if that is given.
     pub ns: Nanos,
     /// Duration on this machine, if the ports have another clock.
     pub host_time: Option<Duration>,
@@ -147,11 +148,16 @@ impl Stage<'_> {
     pub fn combine(
         &self,
         threads: Vec<ThreadResult<Drawn>>,
+        length: Length,
         latency: Latency,
         counts: [SystemCounts; 2],
     ) -> PhaseResult {
         let [before, after] = counts;
         let mut phase = PhaseResult::of(self.spec, &threads);
+        // The last of many threads ends late: count the time for which all of them began operations.
+        if let (Length::Seconds(seconds), FabricKind::Sim) = (length, self.spec.fabric) {
+            phase.ns = phase.ns.min((seconds * 1e9) as Nanos);
+        }
         phase.latency = latency;
         phase.counts.cache = after.cache - before.cache;
         phase.loads = after.loads;
