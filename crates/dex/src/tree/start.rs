@@ -1,10 +1,12 @@
-//! Where the cached path begins: at the root, or below it at the lowest node that covers all keys of the compute server.
+//! Where the cached path begins: at the root, or at the lowest node below it that covers all keys of the compute
+//! server.
 //!
-//! The more partitions an index has, the more of its upper levels are shared nodes with one useful child for each compute
-//! server. These do not swizzle, so each of them costs a search and a lookup in the mapping table. The cached path
-//! therefore begins at a *remembered* shared node, if it is still in its frame and covers the key. Like a child of a stale
-//! copy of a shared node it leads to the right leaf or to none: leaves are checked, and a missing node is proved to be in
-//! the tree from the root. Attempts that can wait begin at the root, fetch what is missing, and remember the lowest node.
+//! The more partitions an index has, the more of its upper levels are shared nodes with one useful child for each
+//! compute server. These do not swizzle, so each costs a search and a lookup in the mapping table. The cached path
+//! therefore begins at a *remembered* shared node, if it is still in its frame and covers the key. Like a child of a
+//! stale copy of a shared node it leads to the right leaf or to none: leaves are checked, and a missing node is proved
+//! to be in the tree from the root. Attempts that can wait begin at the root, fetch what is missing, and remember the
+//! lowest node.
 
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicU32, AtomicU64};
