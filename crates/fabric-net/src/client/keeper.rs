@@ -12,6 +12,7 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use pando_fabric::{Endpoint, FabricError, Limit, Result, limited};
+use pando_replica::Views;
 
 use super::{Shared, TcpEndpoint, TcpFabric};
 use crate::wire::Request;
@@ -92,9 +93,12 @@ impl TcpFabric {
         let ep = self.own_endpoint();
         let until = Instant::now() + patience;
         let before = loop {
-            match wait_for(&ep, ep.ask_server(self.shared.home(), Request::Lock))? {
-                0 => {}
-                before => break before,
+            match wait_for(&ep, ep.ask_server(self.shared.home(), Request::Lock)) {
+                Ok(0) => {}
+                Ok(before) => break before,
+                // Another server of the group may give it soon.
+                Err(error) if error.is_unreachable() && self.look_for_views() && Instant::now() < until => {}
+                Err(error) => return Err(error),
             }
             if Instant::now() >= until {
                 let path = format!("tcp://{}", self.shared.servers[0].destination.address);
@@ -110,6 +114,13 @@ impl TcpFabric {
             }
         }
         Ok(TcpLock { _ep: ep })
+    }
+
+    /// Looks for a newer view than the known one. Returns whether the servers are a group, which has views.
+    fn look_for_views(&self) -> bool {
+        let Some(group) = self.shared.group.get() else { return false };
+        group.suspect(group.newest_epoch(), self.shared.home(), self.shared.now());
+        true
     }
 
     /// Whether a process is alive, by its number ([`TcpFabric::process`]). A dead process is first fenced off

@@ -188,10 +188,13 @@ impl Member {
         let last_view = kept.as_deref().map(read_view).transpose()?.flatten();
         let of_acceptor = acceptor.as_ref().map_or(incarnation, |acceptor| acceptor.id().incarnation);
         let incarnation = AtomicU64::new(later.unwrap_or(incarnation));
+        // It must not serve by itself what others may serve by now. Clients that ask find its group.
+        let is_grouped = AtomicBool::new(acceptor.is_some());
+        let bytes = last_view.as_ref().map_or_else(Vec::new, View::encode);
         Ok(Self {
-            known: Mutex::new(Known { acceptor, ..Known::default() }),
+            known: Mutex::new(Known { acceptor, bytes, ..Known::default() }),
             changed: Condvar::new(),
-            is_grouped: AtomicBool::new(false),
+            is_grouped,
             incarnation,
             of_acceptor,
             process: crate::random_nonzero(),
