@@ -195,6 +195,13 @@ pub(crate) fn nonce() -> [u8; 32] {
     nonce
 }
 
+/// Random identity of a process.
+pub fn random_nonzero() -> u64 {
+    let nonce = nonce();
+    let (word, _) = nonce.split_first_chunk().expect("a nonce is longer than a word");
+    u64::from_le_bytes(*word).max(1)
+}
+
 /// The client's side of a handshake.
 pub(crate) struct ClientHalf {
     protocol: Protocol,

@@ -22,9 +22,9 @@ mod socket;
 mod tests;
 pub mod wire;
 
-pub use client::{TcpConfig, TcpEndpoint, TcpFabric, TcpLock, end_call, random_nonzero, wait_for};
+pub use client::{TcpConfig, TcpEndpoint, TcpFabric, TcpLock, end_call, wait_for};
 pub use connect::{ConnectError, Destination, connect};
-pub use handshake::{LinkId, Protocol, Rejection, Welcomed};
+pub use handshake::{LinkId, Protocol, Rejection, Welcomed, random_nonzero};
 /// Which memory server has which copies.
 pub use pando_member::{Server as NamedServer, View, VolumeId};
 pub use pending::{Ending, Pending};

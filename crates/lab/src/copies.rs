@@ -1,6 +1,7 @@
 //! Copies of the memory servers of a simulated cluster, one of which may be lost.
 //!
-//! All code of the laboratory uses endpoints of this type. Without copies they pass verbs on as they are.
+//! All code of the laboratory uses endpoints of this type. Without copies they pass verbs on as they are. A server that is
+//! lost is out of the view some time after it was missed first.
 
 use std::sync::Arc;
 

@@ -1,6 +1,7 @@
 //! Defects that can be seeded into the copying, to test that the checks find them.
 //!
-//! [`pando_fabric::defect`] activates a defect; builds without the feature pay nothing.
+//! [`pando_fabric::defect`] activates a defect; builds without the feature pay nothing. The tests of this crate find
+//! each of them (`tests/it/simulated.rs`).
 
 use pando_fabric::defect;
 

@@ -248,6 +248,6 @@ fn who_is_not_let_in_is_told_why_in_one_line() {
         stream.read_to_end(&mut Vec::new()).expect("it goes");
     });
     let told = place.refused(&format!("get --pool tcp://{address} --index trees aspen"), 2);
-    assert!(told.contains("it speaks version 99 of the protocol, and this program version 3"), "{told}");
+    assert!(told.contains("it speaks version 99 of the protocol, and this program version 4"), "{told}");
     later.join().expect("no panic");
 }

@@ -257,13 +257,6 @@ impl std::fmt::Debug for TcpFabric {
     }
 }
 
-/// Random identity of a process.
-pub fn random_nonzero() -> u64 {
-    let nonce = crate::handshake::nonce();
-    let (word, _) = nonce.split_first_chunk().expect("a nonce is longer than a word");
-    u64::from_le_bytes(*word).max(1)
-}
-
 /// A connection after its handshake, for tests.
 #[cfg(test)]
 pub(crate) fn connect_raw(

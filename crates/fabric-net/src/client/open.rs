@@ -11,10 +11,10 @@ use pando_fabric::{FabricError, MAX_SERVERS, MemoryServerId, Nanos, RegionInfo, 
 use pando_member::{AcceptorId, Server as Named, View};
 
 use super::views::{Group, Watcher};
-use super::{Keeper, Server, Shared, TcpConfig, TcpFabric, random_nonzero};
+use super::{Keeper, Server, Shared, TcpConfig, TcpFabric};
 use crate::connect::Destination;
 use crate::group::{Line, LineError, Register, kind};
-use crate::handshake::{Protocol, Welcomed};
+use crate::handshake::{Protocol, Welcomed, random_nonzero};
 use crate::wire::BODY_MAX;
 
 /// Longest time for the attempt to form a group.

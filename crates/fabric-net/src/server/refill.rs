@@ -1,6 +1,7 @@
 //! The thread that fills copies of this server from their primaries.
 //!
 //! It READs as any client does, at a limited rate. If the primary changes, it begins again; what clients wrote stays.
+//! Once a copy is whole, it has the group count it as a backup.
 
 use std::sync::Arc;
 use std::thread;
