@@ -173,7 +173,7 @@ pub enum Request<'b> {
     Pair {
         body: &'b [u8],
     },
-    /// A message to the memory server as one of a group whose memory has copies ([`crate::group`]).
+    /// A message to the memory server as one of a group whose memory has copies.
     Group {
         kind: u16,
         body: &'b [u8],
