@@ -13,7 +13,7 @@ use crate::heirs::{Cluster, await_answers, beside_clients};
 
 /// Number of memory servers.
 const SERVERS: usize = 3;
-const LEASE: &str = "400ms";
+const LEASE: &str = "800ms";
 const WAIT: Duration = Duration::from_secs(60);
 
 fn memory_server(place: &Arc<Place>, listen: &str) -> Daemon {
