@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use pando_fabric::{FabricError, MAX_SERVERS, MemoryServerId, Nanos, RegionInfo, Result};
-use pando_member::{AcceptorId, Server as Named, View};
+use pando_member::{Server as Named, View};
 
 use super::views::{Group, Watcher};
 use super::{Keeper, Server, Shared, TcpConfig, TcpFabric};
@@ -41,16 +41,16 @@ struct Found {
 
 /// Connects to a server.
 fn look(config: &TcpConfig, number: u16, address: &str) -> Result<Found> {
-    let to = destination(number, address);
-    let mut line = Line::new(to.clone(), config.secret.clone(), random_nonzero());
-    let welcomed = line.welcomed(config.deadline).map_err(|error| error.when_opening(&to))?;
+    let mut line = Line::new(number, address, &config.secret);
+    let welcomed = line.welcomed(config.deadline);
+    let welcomed = welcomed.map_err(|error| error.when_opening(line.destination()))?;
     let view = match line.ask(kind::VIEW, &[], config.deadline) {
         Ok(bytes) if bytes.is_empty() => None,
         Ok(bytes) => {
             let damaged = |error| open_error(format!("the view that {address} knows is damaged: {error}"));
             Some(View::decode(&bytes).map_err(damaged)?)
         }
-        Err(LineError::NotConnected(error)) => return Err(error.when_opening(&to)),
+        Err(LineError::NotConnected(error)) => return Err(error.when_opening(line.destination())),
         Err(error) => {
             let (path, reason) = (format!("tcp://{address}"), format!("cannot be reached: {error}"));
             return Err(FabricError::System { path, reason });
@@ -143,15 +143,12 @@ impl TcpFabric {
     pub fn form_group(&self, replicas: u16) -> Result<()> {
         let servers = &self.shared.servers;
         let name = |server: &Server| Named::new(&*server.destination.address, server.incarnation);
-        let acceptor =
-            |server: &Server| AcceptorId { server: server.number, incarnation: server.incarnation };
         let addresses: Vec<String> = self.addresses();
         let smallest = servers.iter().map(|server| server.region_len).min().unwrap_or(0);
         let slot_bytes = smallest / u64::from(replicas.max(1)) / SLOT_UNIT * SLOT_UNIT;
         let view = View::new(random_nonzero(), replicas, servers.iter().map(name).collect());
         let view = view.map_err(|error| open_error(error.to_string()))?.with_slots_of(slot_bytes);
-        let acceptors = servers.iter().map(acceptor).collect();
-        let register = Register::new(acceptors, &addresses, &self.shared.secret, random_nonzero());
+        let register = Register::of(&view, &self.shared.secret, random_nonzero());
         let mut register = register.of_new_group();
         let formed = register.change(Instant::now() + FORMING, |old| {
             Ok(Some(match old {
@@ -166,8 +163,7 @@ impl TcpFabric {
         let view = formed.expect("it was just written");
         let bytes = view.encode();
         for (number, address) in (0..).zip(&addresses) {
-            let mut line =
-                Line::new(destination(number, address), self.shared.secret.clone(), random_nonzero());
+            let mut line = Line::new(number, address, &self.shared.secret);
             let told = line.ask(kind::ENTER, &bytes, self.shared.deadline);
             told.map_err(|error| failed(format!("{address} does not enter the group: {error}")))?;
         }

@@ -13,9 +13,7 @@ use pando_fabric::{FabricError, MemoryServerId, Nanos, Result};
 use pando_member::{View, VolumeCopy, VolumeId};
 use pando_replica::{Placement, Replica, Views, Volume};
 
-use crate::connect::Destination;
 use crate::group::{Line, kind};
-use crate::handshake::Protocol;
 use crate::secret::Secret;
 
 /// Pause between two questions while nothing fails, and while something does.
@@ -172,9 +170,7 @@ impl Views for Group {
 
 /// The newest view that the server at `address` knows.
 fn ask(number: usize, address: &str, secret: &Secret) -> Option<View> {
-    let destination =
-        Destination { address: address.into(), protocol: Protocol::VERBS, number: number as u16 };
-    let mut line = Line::new(destination, secret.clone(), crate::random_nonzero());
+    let mut line = Line::new(number as u16, address, secret);
     View::decode(&line.ask(kind::VIEW, &[], ANSWER).ok()?).ok()
 }
 

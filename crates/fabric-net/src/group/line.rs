@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use pando_fabric::{FabricError, MemoryServerId};
 
 use crate::connect::{ConnectError, Destination, connect};
-use crate::handshake::{LinkId, Welcomed};
+use crate::handshake::{LinkId, Protocol, Welcomed, random_nonzero};
 use crate::secret::Secret;
 use crate::wire::{BODY_MAX, Malformed, Op, Request, decode_reply};
 
@@ -40,9 +40,15 @@ pub(crate) struct Line {
 }
 
 impl Line {
-    /// A line of the process with the number `process`, which no client has.
-    pub fn new(destination: Destination, secret: Secret, process: u64) -> Self {
-        Self { destination, secret, process, stream: None }
+    /// A line to the memory server `number` at `address`, under a number of a process that no client has.
+    pub fn new(number: u16, address: &str, secret: &Secret) -> Self {
+        let destination = Destination { address: address.into(), protocol: Protocol::VERBS, number };
+        Self { destination, secret: secret.clone(), process: random_nonzero(), stream: None }
+    }
+
+    /// Where it leads.
+    pub fn destination(&self) -> &Destination {
+        &self.destination
     }
 
     /// Number of the server.

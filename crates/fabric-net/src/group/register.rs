@@ -11,8 +11,6 @@ use pando_fabric::{MemoryServerId, Random};
 use pando_member::{AcceptorId, Answer, Ballot, Names, Proposal, Step, View};
 
 use super::{Line, LineError, kind};
-use crate::connect::Destination;
-use crate::handshake::Protocol;
 use crate::secret::Secret;
 
 /// Longest time for an answer of an acceptor.
@@ -50,9 +48,9 @@ pub(crate) struct Register {
 }
 
 impl Register {
-    /// The register of the servers at `addresses`, by number. `proposer` is the number of this start of this process.
-    pub fn new(acceptors: Vec<AcceptorId>, addresses: &[String], secret: &Secret, proposer: u64) -> Self {
-        let lines = lines(&acceptors, addresses, secret);
+    /// The register of the acceptors that a view names. `proposer` is the number of this start of this process.
+    pub fn of(view: &View, secret: &Secret, proposer: u64) -> Self {
+        let (acceptors, lines) = acceptors_of(view, secret);
         let (ballot, random) = (Ballot::ZERO, Random::new(proposer));
         let silent = Vec::new();
         Self { acceptors, lines, secret: secret.clone(), follows: true, silent, proposer, ballot, random }
@@ -73,10 +71,7 @@ impl Register {
         if view.acceptors().eq(self.acceptors.iter().copied()) {
             return;
         }
-        self.acceptors = view.acceptors().collect();
-        let addresses: Vec<String> =
-            view.servers().iter().map(|server| server.address().to_owned()).collect();
-        self.lines = lines(&self.acceptors, &addresses, &self.secret);
+        (self.acceptors, self.lines) = acceptors_of(view, &self.secret);
     }
 
     /// Replaces the view by what `change` makes of it, and returns the decided one. `change` gets `None` if there is no
@@ -150,14 +145,12 @@ impl Register {
     }
 }
 
-fn lines(acceptors: &[AcceptorId], addresses: &[String], secret: &Secret) -> Vec<Line> {
-    let line = |id: &AcceptorId| {
-        let number = id.server.0;
-        let address = addresses[usize::from(number)].as_str().into();
-        let destination = Destination { address, protocol: Protocol::VERBS, number };
-        Line::new(destination, secret.clone(), crate::random_nonzero())
-    };
-    acceptors.iter().map(line).collect()
+/// The acceptors that a view names, and lines to them.
+fn acceptors_of(view: &View, secret: &Secret) -> (Vec<AcceptorId>, Vec<Line>) {
+    let acceptors: Vec<AcceptorId> = view.acceptors().collect();
+    let address = |id: &AcceptorId| view.servers()[usize::from(id.server.0)].address();
+    let lines = acceptors.iter().map(|id| Line::new(id.server.0, address(id), secret)).collect();
+    (acceptors, lines)
 }
 
 /// Runs a proposal to its end. Returns also why acceptors did not answer.

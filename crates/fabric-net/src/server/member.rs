@@ -398,17 +398,12 @@ impl Member {
         !known.is_stopping && known.fillings.iter().any(|other| std::ptr::eq(&raw const **other, filling))
     }
 
-    /// Answers a round of another server.
-    fn renew(&self, renew: &Renew) -> Renewed {
+    /// Answers a round of a server, also of this one.
+    pub fn renew(&self, renew: &Renew) -> Renewed {
         let known = self.known();
         let accepted =
             known.acceptor.as_ref().map_or(0, |acceptor| View::epoch_of(acceptor.value()).unwrap_or(0));
         Renewed { acceptor: self.of_acceptor, ..renew.answer(self.incarnation(), accepted) }
-    }
-
-    /// Answers a round of this server as its own acceptor.
-    pub fn renew_own(&self, renew: &Renew) -> Renewed {
-        self.renew(renew)
     }
 
     /// Answers a request to the acceptor of this server, which others know as `number`, once the answer is kept.

@@ -114,10 +114,7 @@ impl Refill<'_> {
     fn finish(&self, filling: &Arc<Filling>) -> Result<bool, String> {
         let Some((_, view)) = self.primary(filling) else { return Ok(false) };
         let Some(me) = self.member.me() else { return Ok(false) };
-        let addresses: Vec<String> =
-            view.servers().iter().map(|server| server.address().to_owned()).collect();
-        let mut register =
-            Register::new(view.acceptors().collect(), &addresses, self.secret, self.member.process);
+        let mut register = Register::of(&view, self.secret, self.member.process);
         let changed = register.change(Instant::now() + CHANGE, |view| {
             Ok(view.and_then(|view| view.copied(filling.volume, me).ok()))
         });

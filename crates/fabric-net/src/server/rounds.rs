@@ -15,9 +15,7 @@ use pando_member::{AcceptorId, Renew, Renewed, View};
 
 use super::member::Member;
 use super::refill::Refill;
-use crate::connect::Destination;
 use crate::group::{Line, Register, kind};
-use crate::handshake::Protocol;
 use crate::secret::Secret;
 
 /// Time between two looks at the clock, as a part of a lease.
@@ -179,7 +177,7 @@ impl Work {
                         // The thread runs as long as this channel.
                         let _ = peer.send(renew);
                     }
-                    let own = self.member.renew_own(&renew);
+                    let own = self.member.renew(&renew);
                     self.take(me, &own);
                 }
                 let begins = view.is_none() && self.member.last_view().is_some();
@@ -214,9 +212,7 @@ impl Work {
         rounds: &Receiver<Renew>,
         changes: &SyncSender<Change>,
     ) {
-        let destination =
-            Destination { address: address.into(), protocol: Protocol::VERBS, number: number.0 };
-        let mut line = Line::new(destination, self.secret.clone(), crate::random_nonzero());
+        let mut line = Line::new(number.0, address, &self.secret);
         let (patience, mut told) = (self.lease() / 2, 0);
         while let Ok(mut renew) = rounds.recv() {
             // Rounds that waited for an answer to an earlier one are out of date.
@@ -251,9 +247,7 @@ impl Work {
         let (me, encoded, mut fenced) = (self.member.me(), view.encode(), HashSet::new());
         for server in view.members().filter(|server| Some(*server) != me) {
             let address = view.servers()[usize::from(server.0)].address();
-            let destination =
-                Destination { address: address.into(), protocol: Protocol::VERBS, number: server.0 };
-            let mut line = Line::new(destination, self.secret.clone(), crate::random_nonzero());
+            let mut line = Line::new(server.0, address, &self.secret);
             let entered = line.ask(kind::ENTER, &encoded, self.lease());
             let Ok(bytes) = entered.and_then(|_| line.ask(kind::FENCES, &[], self.lease())) else { return };
             fenced.extend(bytes.as_chunks().0.iter().map(|number| u64::from_le_bytes(*number)));
@@ -301,10 +295,7 @@ impl Work {
         while let Ok(change) = changes.recv() {
             let view = self.member.known().view.clone().or_else(|| self.member.last_view());
             let Some(view) = view else { continue };
-            let addresses: Vec<String> =
-                view.servers().iter().map(|server| server.address().to_owned()).collect();
-            let register =
-                Register::new(view.acceptors().collect(), &addresses, &self.secret, self.member.process);
+            let register = Register::of(&view, &self.secret, self.member.process);
             let mut register = match &change {
                 Change::Without(servers) => {
                     let silent: Vec<_> = servers.iter().map(|(server, _)| *server).collect();
