@@ -68,6 +68,13 @@ pub trait Endpoint {
     /// WRITE: stores the window of `from` from `at` on.
     async fn write(&self, at: GlobalAddr, from: PageBuf) -> Result<PageBuf>;
 
+    /// WRITE of bytes that nobody reads before it is answered, unless this process is dead by then. If it fails, or is not
+    /// answered, copies of the bytes may differ.
+    #[inline]
+    async fn write_unread(&self, at: GlobalAddr, from: PageBuf) -> Result<PageBuf> {
+        self.write(at, from).await
+    }
+
     /// READ of one word.
     async fn read_word(&self, at: GlobalAddr) -> Result<u64>;
 

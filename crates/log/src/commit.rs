@@ -22,7 +22,7 @@ use crate::space::{Lane, Space, Spot};
 use crate::sync::{AtomicU64, Mutex, Ordering::SeqCst, lock};
 
 /// Maximum number of batches of a lane that are being written.
-const OUTSTANDING: usize = 2;
+pub(crate) const OUTSTANDING: usize = 2;
 /// Bound of a lane that lacks no record.
 const NOTHING: u64 = u64::MAX;
 

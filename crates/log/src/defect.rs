@@ -30,6 +30,13 @@ impl Defect {
     ];
 }
 
+/// A rule for a log of which there are copies, and is broken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OfCopies {
+    /// An heir redoes what one copy has, and leaves the ends of the others as they are.
+    EndsUnequal,
+}
+
 /// A rule that an index breaks in its use of the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OfIndex {
@@ -150,6 +157,12 @@ impl defect::Defect for OfIndex {
 }
 
 impl defect::Defect for Defect {
+    fn number(self) -> u8 {
+        self as u8
+    }
+}
+
+impl defect::Defect for OfCopies {
     fn number(self) -> u8 {
         self as u8
     }

@@ -83,7 +83,7 @@ impl Log {
     pub async fn create<E: Endpoint>(ep: &E, index_id: u32, blocks: Blocks) -> Result<Space> {
         let space = Space::new(ep.random(), index_id, blocks)?;
         for lane in 0..space.lanes.len() {
-            let control = Control { version: 1, epoch: ep.random(), head: 0, head_seq: 0, horizon: 1 };
+            let control = Control { version: 1, epoch: new_epoch(ep), head: 0, head_seq: 0, horizon: 1 };
             control.write(ep, &space, lane).await?;
         }
         // Last: without a root there is no log.
@@ -99,7 +99,7 @@ impl Log {
     /// Errors of the fabric, after which the log can be read again.
     pub async fn resume<E: Endpoint>(ep: &E, contents: Contents, options: Options) -> Result<Self> {
         let (space, clock) = (contents.space().clone(), contents.clock());
-        let epoch = ep.random();
+        let epoch = new_epoch(ep);
         let versions: Box<[_]> =
             contents.control_versions().map(|version| AtomicU64::new(version + 1)).collect();
         let horizon = clock + 1;
@@ -391,7 +391,7 @@ impl Log {
             self.rest(ep);
         }
         let flight = Flight { commit: &self.commit, lane, seq, is_written: Cell::new(false) };
-        space::write_bytes(ep, self.space.lanes[lane].addr(spot), &bytes).await?;
+        space::write_unread(ep, self.space.lanes[lane].addr(spot), &bytes).await?;
         flight.is_written.set(true);
         // Before the flight ends: the next batch may have the buffer.
         drop(bytes);
@@ -536,6 +536,11 @@ impl Checkpoint<'_> {
         }
         Ok(())
     }
+}
+
+/// A random number that is not 0.
+fn new_epoch<E: Endpoint>(ep: &E) -> u64 {
+    ep.random() | 1
 }
 
 impl std::fmt::Debug for Log {

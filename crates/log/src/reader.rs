@@ -7,17 +7,26 @@
 //!
 //! Reading changes nothing, so it can be repeated. [`crate::Log::resume`] opens the log anew, once the records
 //! are in their pages.
+//!
+//! Where the memory pool has copies, a batch that was in flight when the compute server died may be in one of them only. Who
+//! redoes the log makes all copies end where it saw the log end, before it changes a page: otherwise it might die in the
+//! middle, and the next heir find fewer records in another copy, or more.
 
+use std::collections::VecDeque;
 use std::ops::Range;
 
-use pando_fabric::Endpoint;
 use pando_fabric::defect::defect;
+use pando_fabric::{Endpoint, join_at_most};
 
 use crate::batch::{self, Identity};
-use crate::defect::Defect;
+use crate::commit::OUTSTANDING;
+use crate::defect::{Defect, OfCopies};
 use crate::error::{LogError, Result};
 use crate::record::{self, Record};
-use crate::space::{self, Control, Space, Spot};
+use crate::space::{self, Control, Lane, Space, Spot};
+
+/// Lanes whose ends are written at a time.
+const AT_ONCE: usize = 16;
 
 /// Numbers about the contents of a log.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -37,6 +46,8 @@ pub struct Contents {
     controls: Vec<Control>,
     /// Records of each lane.
     bytes: Vec<Vec<u8>>,
+    /// What may differ among copies of each lane.
+    ends: Vec<End>,
     /// Those to be applied, in the order of their numbers.
     records: Vec<Found>,
     /// Largest number in the log or below its horizon.
@@ -44,10 +55,40 @@ pub struct Contents {
     report: Report,
 }
 
+/// The end of a lane.
+#[derive(Default)]
+struct End {
+    /// The last batches: no other one may have been in flight.
+    batches: VecDeque<(Spot, Vec<u8>)>,
+    /// Places where the next batch would begin.
+    next: Vec<Spot>,
+}
+
 struct Found {
     gsn: u64,
     lane: usize,
     range: Range<usize>,
+}
+
+impl End {
+    fn push(&mut self, spot: Spot, batch: &[u8]) {
+        if self.batches.len() == OUTSTANDING {
+            self.batches.pop_front();
+        }
+        self.batches.push_back((spot, batch.to_vec()));
+    }
+}
+
+/// Makes all copies of a lane end where this one does.
+async fn make_equal<E: Endpoint>(ep: &E, ring: &Lane, end: &End) -> Result<()> {
+    for (spot, batch) in &end.batches {
+        space::write_bytes(ep, ring.addr(*spot), batch).await?;
+    }
+    for &spot in &end.next {
+        // No epoch is 0.
+        ep.write_word(ring.addr(spot), 0).await?;
+    }
+    Ok(())
 }
 
 impl Contents {
@@ -60,24 +101,45 @@ impl Contents {
             space,
             controls: Vec::new(),
             bytes: Vec::new(),
+            ends: Vec::new(),
             records: Vec::new(),
             clock: 0,
             report: Report::default(),
         };
         for lane in 0..contents.space.lanes.len() {
             let control = Control::read(ep, &contents.space, lane).await?;
-            let bytes = contents.read_lane(ep, lane, &control).await?;
+            let (bytes, end) = contents.read_lane(ep, lane, &control).await?;
             contents.bytes.push(bytes);
+            contents.ends.push(end);
             contents.controls.push(control);
         }
         contents.find_records()?;
         Ok(contents)
     }
 
-    /// The records of the whole batches of a lane.
-    async fn read_lane<E: Endpoint>(&mut self, ep: &E, lane: usize, control: &Control) -> Result<Vec<u8>> {
+    /// Reads the log of a dead compute server, which the caller is to redo.
+    ///
+    /// # Errors
+    /// As for [`Contents::read`].
+    pub async fn read_to_redo<E: Endpoint>(ep: &E, space: Space) -> Result<Self> {
+        let contents = Self::read(ep, space).await?;
+        if !defect(OfCopies::EndsUnequal) {
+            let lanes = contents.space.lanes.iter().zip(&contents.ends);
+            let ends = lanes.map(|(ring, end)| make_equal(ep, ring, end));
+            join_at_most(AT_ONCE, ends).await.into_iter().collect::<Result<()>>()?;
+        }
+        Ok(contents)
+    }
+
+    /// The records of the whole batches of a lane, and its end.
+    async fn read_lane<E: Endpoint>(
+        &mut self,
+        ep: &E,
+        lane: usize,
+        control: &Control,
+    ) -> Result<(Vec<u8>, End)> {
         let (ring, seed) = (&self.space.lanes[lane], self.space.seed_of(lane));
-        let mut records = Vec::new();
+        let (mut records, mut end) = (Vec::new(), End::default());
         let mut identity = Identity { seed, epoch: control.epoch, seq: control.head_seq };
         let mut segment: Option<(usize, Vec<u8>)> = None;
         let mut at = ring.spot(control.head);
@@ -94,13 +156,20 @@ impl Contents {
                 };
                 if let Some(batch) = batch::decode(identity, &bytes[spot.offset as usize..]) {
                     records.extend_from_slice(batch);
-                    found =
-                        Some(Spot { position: spot.position + (batch::HEADER + batch.len()) as u64, ..spot });
+                    let len = batch::HEADER + batch.len();
+                    end.push(spot, &bytes[spot.offset as usize..][..len]);
+                    found = Some(spot.position + len as u64);
                     break;
                 }
             }
-            let Some(end) = found else { return Ok(records) };
-            at = ring.spot(end.position);
+            let Some(position) = found else {
+                end.next = [at, ring.next_segment(at)].into();
+                // What lies further is in use.
+                end.next
+                    .retain(|spot| spot.position + batch::HEADER as u64 <= control.head + ring.ring_len());
+                return Ok((records, end));
+            };
+            at = ring.spot(position);
             identity.seq += 1;
             self.report.batches += 1;
         }

@@ -19,7 +19,7 @@
 //! with the log's seed and the address, so that bytes of other logs and other uses are not taken for one.
 
 use pando_fabric::codec::{Put, Reader};
-use pando_fabric::{Endpoint, GlobalAddr};
+use pando_fabric::{Endpoint, GlobalAddr, PageBuf};
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use crate::error::{LogError, Result};
@@ -372,14 +372,29 @@ pub(crate) async fn read_bytes<E: Endpoint>(ep: &E, at: GlobalAddr, len: usize) 
 
 /// Writes bytes, a multiple of 8, by one WRITE for each 256 KiB.
 pub(crate) async fn write_bytes<E: Endpoint>(ep: &E, at: GlobalAddr, bytes: &[u8]) -> Result<()> {
-    for (i, piece) in bytes.chunks(PIECE).enumerate() {
+    for (at, buf) in pieces(ep, at, bytes) {
+        ep.recycle(ep.write(at, buf).await?);
+    }
+    Ok(())
+}
+
+/// The same for bytes that nobody reads before they are written.
+pub(crate) async fn write_unread<E: Endpoint>(ep: &E, at: GlobalAddr, bytes: &[u8]) -> Result<()> {
+    for (at, buf) in pieces(ep, at, bytes) {
+        ep.recycle(ep.write_unread(at, buf).await?);
+    }
+    Ok(())
+}
+
+/// Buffers with the bytes for each WRITE, and where it goes.
+fn pieces<E: Endpoint>(ep: &E, at: GlobalAddr, bytes: &[u8]) -> impl Iterator<Item = (GlobalAddr, PageBuf)> {
+    bytes.chunks(PIECE).enumerate().map(move |(i, piece)| {
         // Few different lengths, so that buffers are reused.
         let mut buf = ep.buffer(piece.len().next_power_of_two());
         buf.copy_from_bytes(piece);
         buf.set_window(0..piece.len());
-        ep.recycle(ep.write(at.add((i * PIECE) as u64), buf).await?);
-    }
-    Ok(())
+        (at.add((i * PIECE) as u64), buf)
+    })
 }
 
 #[cfg(test)]

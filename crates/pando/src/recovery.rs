@@ -70,7 +70,7 @@ fn redo_all(shared: &Shared, ep: &AnyEndpoint) -> Result<Recovery> {
             |record: &&IndexRecord| record.logs.iter().any(|&number| place.is_of(record.id, number));
         let Some(record) = records.iter().find(names_it) else { continue };
         let pages = |done, total| shared.config.report_recovery(RecoveryProgress::Pages { done, total });
-        let contents = logs::read_contents(ep, logs::read_space(ep, &place)?)?;
+        let contents = logs::read_to_redo(ep, logs::read_space(ep, &place)?)?;
         let log = redo::redo(ep, contents, record, pages)?;
         recovery.add(&log);
         redone.push(log);

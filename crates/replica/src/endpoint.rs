@@ -1,6 +1,7 @@
 //! The endpoint that writes all copies.
 //!
-//! READs go to the primary. A WRITE reaches the backups, then the primary, and is answered after that. An atomic
+//! READs go to the primary. A WRITE reaches the backups, then the primary, and is answered after that; one of bytes that
+//! nobody reads meanwhile reaches all at once. An atomic
 //! changes the primary; its caller then makes the backups equal. If a server does not answer, a verb that can be
 //! repeated without harm waits for another view, or for the server, and is sent again. An atomic that may have taken
 //! effect is not repeated: its caller learns that.
@@ -11,7 +12,7 @@ use std::sync::Arc;
 use pando_fabric::defect::defect;
 use pando_fabric::{
     Chain, ChainVerb, Endpoint, EndpointState, FabricError, GlobalAddr, MemoryServerId, Nanos, PageBuf,
-    RegionInfo, Request, Result, TimeLimit, VerbResult, WORD, Work, outlined,
+    RegionInfo, Request, Result, TimeLimit, VerbResult, WORD, Work, join_all, outlined,
 };
 
 use crate::again::{Kept, Step, buffer_of};
@@ -174,6 +175,27 @@ impl<E: Endpoint> Replicated<E> {
                     from = self.below.write(copy.at(at.offset()), from).await?;
                 }
                 Ok(from)
+            })
+            .await?;
+        kept.recycle(&self.below);
+        Ok(written)
+    }
+
+    /// WRITEs to all copies at once: nobody reads what only some of them have.
+    async fn write_copies_at_once(&self, group: &Group, at: GlobalAddr, from: PageBuf) -> Result<PageBuf> {
+        group.check(at, from.window_len())?;
+        let (kept, mut first) = (Kept::bytes(&self.below, &from), Some(from));
+        let written = self
+            .repeat(group, at, async |volume| {
+                let writes = in_order(volume).map(|copy| {
+                    let buf = first.take().unwrap_or_else(|| kept.again(&self.below));
+                    self.below.write(copy.at(at.offset()), buf)
+                });
+                let written = join_all(writes).await.into_iter().collect::<Result<Vec<_>>>()?;
+                let mut written = written.into_iter();
+                let one = written.next().expect("a volume has a copy");
+                written.for_each(|buf| self.below.recycle(buf));
+                Ok(one)
             })
             .await?;
         kept.recycle(&self.below);
@@ -397,6 +419,14 @@ impl<E: Endpoint> Endpoint for Replicated<E> {
         match &self.group {
             None => self.below.write(at, from).await,
             Some(group) => outlined(Box::pin(self.write_copies(group, at, from))).await,
+        }
+    }
+
+    #[inline]
+    async fn write_unread(&self, at: GlobalAddr, from: PageBuf) -> Result<PageBuf> {
+        match &self.group {
+            None => self.below.write_unread(at, from).await,
+            Some(group) => outlined(Box::pin(self.write_copies_at_once(group, at, from))).await,
         }
     }
 

@@ -333,7 +333,7 @@ async fn heir<L: Layout>(
 pub async fn redone<L: Layout>(client: &Client<Dex<L>>, config: &TreeConfig) -> Result<Contents, DexError> {
     let ep = &client.ep;
     let root = config.log.as_ref().expect("it has a log").space().root();
-    let contents = Contents::read(ep, Space::read(ep, root).await?).await?;
+    let contents = Contents::read_to_redo(ep, Space::read(ep, root).await?).await?;
     redo(ep, client.index.layout, &contents, |_, _| ()).await?;
     Ok(contents)
 }

@@ -2,7 +2,7 @@
 
 use pando_fabric::defect::with_defect;
 use pando_log::Persistence;
-use pando_log::defect::{Defect, OfPower};
+use pando_log::defect::{Defect, OfCopies, OfPower};
 
 use crate::model::{LANES, Model, Step};
 
@@ -55,6 +55,7 @@ fn each_defect_is_found() {
     for defect in Defect::ALL {
         check(&defect, found(Persistence::Never, Some(defect)));
     }
+    check(&OfCopies::EndsUnequal, found(Persistence::Never, Some(OfCopies::EndsUnequal)));
     // The others concern pages and values.
     for defect in [OfPower::AnswerBeforePersist, OfPower::ReuseBeforePersist] {
         check(&defect, found(Persistence::BeforeAnswer, Some(defect)));

@@ -101,8 +101,13 @@ fn is_empty(ep: &AnyEndpoint, log: Option<&Space>) -> Result<bool> {
     log.map_or(Ok(true), |space| Ok(read_contents(ep, space.clone())?.is_empty()))
 }
 
-pub(crate) fn read_contents(ep: &AnyEndpoint, space: Space) -> Result<Contents> {
+fn read_contents(ep: &AnyEndpoint, space: Space) -> Result<Contents> {
     block_on(ep, Contents::read(ep, space)).map_err(of_log)
+}
+
+/// The contents of a log whose writer died, for who redoes it.
+pub(crate) fn read_to_redo(ep: &AnyEndpoint, space: Space) -> Result<Contents> {
+    block_on(ep, Contents::read_to_redo(ep, space)).map_err(of_log)
 }
 
 /// Size of the logs of an index together, if it has any.

@@ -11,7 +11,7 @@ use pando_log::{Contents, Log, Options, Persistence, Report};
 use pando_pool::IndexRecord;
 use pando_rt::block_on;
 
-use super::logs::{begin_writing, drop_log, find, of_log, read_contents};
+use super::logs::{begin_writing, drop_log, find, of_log, read_to_redo};
 use super::open::node_layout_of;
 use crate::error::Result;
 use crate::layout::with_layout;
@@ -71,7 +71,7 @@ pub(super) fn settle(
     let (started, mut recovered) = (Instant::now(), None);
     for &partition in partitions {
         let Some(space) = find(shared, ep, record, partition)? else { continue };
-        let contents = read_contents(ep, space)?;
+        let contents = read_to_redo(ep, space)?;
         if !contents.is_empty() {
             let pages = |done, total| shared.config.report_recovery(RecoveryProgress::Pages { done, total });
             let redone = redo(ep, contents, record, pages)?;

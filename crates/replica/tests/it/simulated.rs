@@ -93,6 +93,20 @@ async fn write(ep: &Ep, known: &Known, writer: usize) {
     }
 }
 
+/// Writes a page that only its writer reads, and reads it.
+async fn write_own(ep: &Ep, known: &Known, writer: usize) {
+    let at = page(writer + THREADS);
+    let number = ep.random();
+    let buf = ep.buffer(PAGE);
+    (0..PAGE / WORD).for_each(|word| buf.set(word, number));
+    let read = async { ep.read(at, ep.write_unread(at, buf).await?).await };
+    match read.await {
+        Ok(buf) if (0..PAGE / WORD).all(|word| buf.get(word) == number) => ep.recycle(buf),
+        Ok(_) => known.blame(format!("page {writer} of one writer has other bytes than it wrote")),
+        Err(error) => known.blame(format!("a WRITE of one writer's page failed: {error}")),
+    }
+}
+
 async fn read(ep: &Ep, known: &Known, writer: usize) {
     let least = known.least.borrow()[writer];
     let read =
@@ -146,7 +160,8 @@ async fn swap(ep: &Ep, known: &Known) {
 async fn operate(ep: Rc<Ep>, known: Rc<Known>, thread: usize, slot: u32, operations: usize) {
     for _ in 0..operations {
         match ep.random() % 8 {
-            0..3 if slot == 0 => write(&ep, &known, thread).await,
+            0..2 if slot == 0 => write(&ep, &known, thread).await,
+            2 if slot == 0 => write_own(&ep, &known, thread).await,
             0..5 => read(&ep, &known, ep.random() as usize % THREADS).await,
             5 => add(&ep, &known).await,
             _ => swap(&ep, &known).await,
