@@ -273,12 +273,17 @@ impl Cache {
             return Ok(false);
         }
         endpoint.charge(Work::Copy { bytes: self.node_size() });
-        let mut at = addr;
-        if leaves_first_word {
-            buf.set_window(size_of::<u64>()..self.node_size());
-            at = addr.add(size_of::<u64>() as u64);
-        }
-        let buf = writing.while_written(endpoint.write(at, buf)).await?;
+        let write = async {
+            match leaves_first_word {
+                true => {
+                    buf.set_window(size_of::<u64>()..self.node_size());
+                    endpoint.write(addr.add(size_of::<u64>() as u64), buf).await
+                }
+                false if shape.is_logged() => endpoint.write_unread(addr, buf).await,
+                false => endpoint.write(addr, buf).await,
+            }
+        };
+        let buf = writing.while_written(write).await?;
         endpoint.recycle(buf);
         CacheCounters::bump(&worker.counters().write_backs, 1);
         Ok(true)

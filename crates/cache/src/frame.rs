@@ -34,6 +34,12 @@ pub trait NodeShape: Copy {
         false
     }
 
+    /// Whether a log has all changes of a node that is written back. Should this process die meanwhile, its heir writes the
+    /// node again, so nobody reads what only some copies have.
+    fn is_logged(&self) -> bool {
+        false
+    }
+
     /// Called before a write-back of `page`, which the node in `frame` was at `version`; the hook of a log.
     /// Returns whether it may be written now.
     ///

@@ -164,6 +164,10 @@ pub struct BenchArgs {
     /// Leaves that a scan reads together at most; 1 is one after the other
     #[arg(long, value_name = "N", default_value = "8")]
     read_ahead: usize,
+    /// What of a changed leaf that is not cached is written: whole, as in the paper, or only the words that changed, as the
+    /// library does [dex]
+    #[arg(long, value_name = "WHAT", value_enum, default_value_t = LeafWritesArg::Whole)]
+    leaf_writes: LeafWritesArg,
     /// When operations whose nodes are not cached are left to memory servers
     #[arg(long, value_name = "WHEN", value_enum, default_value_t = OffloadArg::Never)]
     offload: OffloadArg,
@@ -189,6 +193,12 @@ pub struct BenchArgs {
     /// Write JSON, one object a line for each workload, to a file or to standard output
     #[arg(long, value_name = "FILE|-")]
     json: Option<PathBuf>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum LeafWritesArg {
+    Whole,
+    Changed,
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -310,6 +320,7 @@ fn spec(args: &BenchArgs) -> Result<BenchSpec, Failure> {
             cooling_share: args.cooling_share,
         },
         read_ahead: args.read_ahead,
+        whole_leaves: args.leaf_writes == LeafWritesArg::Whole,
         offload: args.offload.policy(),
         durability: args.durability,
         replicas: args.replicas,

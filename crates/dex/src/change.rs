@@ -4,6 +4,8 @@
 //! written back at once, or in a memory server's own memory (DEX §6). A long value is put into the pool
 //! before the change, and an unlinked one is freed after it.
 
+use std::ops::Range;
+
 use pando_fabric::Work;
 use pando_pool::ValueRef;
 
@@ -68,8 +70,8 @@ pub(crate) struct Outcome {
     pub unlinked: Option<ValueRef>,
     /// The leaf should be merged with a neighbour.
     pub underfull: bool,
-    /// A value was replaced by one in its place; no other bytes of the leaf changed.
-    pub is_in_place: bool,
+    /// The words of a value that was replaced in its place; no others of the leaf changed.
+    pub in_place: Option<Range<usize>>,
     /// Number of the last record of the log about what this has seen; 0 without a log.
     pub seen: u64,
 }
@@ -109,7 +111,7 @@ pub(crate) fn apply<L: Layout>(
     let fits = match position {
         Ok(i) => {
             outcome.unlinked = leaf.long_value(i);
-            outcome.is_in_place = leaf.replaces_in_place(i, value);
+            outcome.in_place = leaf.place_of(i, value);
             leaf.replace(i, value)
         }
         Err(i) => leaf.insert(i, key, value),

@@ -4,7 +4,7 @@
 //! page's version before it uses an answer. Writing requires exclusive access: the page is latched, locked or
 //! private. [`Tree::node`](crate::Tree) makes a node of anything that has its words.
 
-use std::ops::Deref;
+use std::ops::{Deref, Range};
 
 use pando_cache::sync::Word;
 use pando_cache::{FrameRef, Swip};
@@ -310,10 +310,10 @@ impl<'p, L: Layout> Node<'p, L> {
         self.layout.append_value(self.words, i, out)
     }
 
-    /// See [`Layout::replaces_in_place`].
+    /// See [`Layout::place_of`].
     #[inline]
-    pub fn replaces_in_place(self, i: usize, value: Stored<'_>) -> bool {
-        self.layout.replaces_in_place(self.words, i, value)
+    pub fn place_of(self, i: usize, value: Stored<'_>) -> Option<Range<usize>> {
+        self.layout.place_of(self.words, i, value)
     }
 
     /// Reference to the value of entry `i`, if it is out of line.

@@ -1,9 +1,10 @@
 //! Memory servers with copies of each other's memory, as processes: one after the other is killed or stopped, and comes
 //! back; compute servers and clients go on, and everything that was answered is there.
 //!
-//! `COPIES_TIMES` sets how often a memory server is lost, 6 by default.
+//! `COPIES_TIMES` sets how often a server is lost in each test, 6 by default.
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -16,60 +17,116 @@ const SERVERS: usize = 3;
 const LEASE: &str = "800ms";
 const WAIT: Duration = Duration::from_secs(60);
 
+/// Memory servers of one pool.
+struct MemoryServers {
+    place: Arc<Place>,
+    servers: Vec<Daemon>,
+    pool: String,
+}
+
+impl MemoryServers {
+    /// With an index in a pool with two copies.
+    fn new() -> Self {
+        let place = Arc::new(Place::new());
+        let servers: Vec<Daemon> = (0..SERVERS).map(|_| memory_server(&place, "127.0.0.1:0")).collect();
+        let addresses: Vec<&str> = servers.iter().map(|server| server.address.as_str()).collect();
+        let pool = format!("tcp://{}", addresses.join(","));
+        place.ok(&format!("create --pool {pool} --replicas 2 --index n --boundaries @ --node-size 512"));
+        Self { place, servers, pool }
+    }
+
+    fn cluster(&self) -> Cluster {
+        Cluster::of(Arc::clone(&self.place), self.pool.trim_start_matches("tcp://").to_owned())
+    }
+
+    /// Waits until all copies are there.
+    fn wait_for_copies(&self) {
+        let begun = Instant::now();
+        loop {
+            let told = self.place.run(&format!("pool copies --pool {} --json -", self.pool));
+            let document: serde_json::Value = serde_json::from_str(&told.stdout).unwrap_or_default();
+            let is_whole = |server: &&serde_json::Value| {
+                server["in_view"] == true && server["fills"] == serde_json::json!([])
+            };
+            let whole = document["servers"].as_array().map_or(0, |all| all.iter().filter(is_whole).count());
+            if whole == SERVERS && document["lacking"] == serde_json::json!([]) {
+                return;
+            }
+            assert!(begun.elapsed() < WAIT, "{told:?}");
+            thread::sleep(Duration::from_millis(50));
+        }
+    }
+
+    /// Ends a server with a signal, and starts it again after `meanwhile`.
+    fn restart<T>(&mut self, number: usize, signal: &str, meanwhile: impl FnOnce() -> T) -> T {
+        self.servers[number].process.signal(signal);
+        let done = meanwhile();
+        let ended = self.servers.remove(number);
+        let listen = ended.address.clone();
+        match signal {
+            "-TERM" => assert_eq!(ended.process.end().status, 0),
+            // It is gone before the new one listens.
+            _ => drop(ended),
+        }
+        self.servers.insert(number, memory_server(&self.place, &listen));
+        done
+    }
+
+    /// Ends the compute server, and looks at the pool.
+    fn stop(&self, server: Daemon) {
+        server.process.signal("-TERM");
+        let ended = server.process.end();
+        assert_eq!(ended.status, 0, "{ended:?}");
+        self.place.ok(&format!("check --pool {}", self.pool));
+    }
+}
+
 fn memory_server(place: &Arc<Place>, listen: &str) -> Daemon {
     let arguments = format!("memory-server --size 64MiB --listen {listen} --grace 2s --lease {LEASE}");
     Daemon::start(place, &arguments)
 }
 
-fn addresses(servers: &[Daemon]) -> String {
-    servers.iter().map(|server| server.address.as_str()).collect::<Vec<_>>().join(",")
+fn times() -> usize {
+    std::env::var("COPIES_TIMES").ok().and_then(|text| text.parse().ok()).unwrap_or(6)
 }
 
-/// Waits until all copies are there.
-fn wait_for_copies(place: &Place, pool: &str) {
-    let begun = Instant::now();
-    loop {
-        let told = place.run(&format!("pool copies --pool {pool} --json -"));
-        let document: serde_json::Value = serde_json::from_str(&told.stdout).unwrap_or_default();
-        let servers = document["servers"].as_array().map_or(0, |servers| {
-            servers
-                .iter()
-                .filter(|server| server["in_view"] == true && server["fills"] == serde_json::json!([]))
-                .count()
-        });
-        if servers == SERVERS && document["lacking"] == serde_json::json!([]) {
-            return;
-        }
-        assert!(begun.elapsed() < WAIT, "{told:?}");
-        thread::sleep(Duration::from_millis(50));
-    }
+/// Ends a compute server once a standby is there; returns that, and the time without answers.
+fn hand_over(cluster: &Cluster, server: Daemon, signal: &str, answered: &[AtomicU64]) -> (Daemon, Duration) {
+    let standby = cluster.compute_server();
+    await_answers(answered);
+    thread::sleep(Duration::from_millis(300));
+    server.process.signal(signal);
+    let took = await_answers(answered);
+    (standby.join().expect("it takes over"), took)
+}
+
+fn report(what: &str, mut took: Vec<Duration>, errors: &[String]) {
+    took.sort();
+    println!(
+        "{} times {what} was lost; served again after {:?}, at most {:?}; {} changes failed, the first: {:?}",
+        took.len(),
+        took[took.len() / 2],
+        took[took.len() - 1],
+        errors.len(),
+        errors.first()
+    );
 }
 
 #[test]
 fn memory_servers_are_lost_one_after_the_other_and_clients_go_on() {
-    let times = std::env::var("COPIES_TIMES").ok().and_then(|text| text.parse().ok()).unwrap_or(6);
-    let place = Arc::new(Place::new());
-    let mut servers: Vec<Daemon> = (0..SERVERS).map(|_| memory_server(&place, "127.0.0.1:0")).collect();
-    let pool = format!("tcp://{}", addresses(&servers));
-    place.ok(&format!("create --pool {pool} --replicas 2 --index n --boundaries @ --node-size 512"));
-    let cluster = Cluster::of(Arc::clone(&place), addresses(&servers));
+    let mut memory = MemoryServers::new();
+    let cluster = memory.cluster();
     let server = cluster.compute_server().join().expect("it starts");
     let mut took = Vec::new();
-    beside_clients(&cluster, |answered| {
-        for round in 0..times {
+    let errors = beside_clients(&cluster, |answered| {
+        for round in 0..times() {
             await_answers(answered);
-            wait_for_copies(&place, &pool);
+            memory.wait_for_copies();
             let number = round % SERVERS;
             if round % 2 == 0 {
-                servers[number].process.signal("-KILL");
-                took.push(await_answers(answered));
-                let killed = servers.remove(number);
-                let listen = killed.address.clone();
-                // It is gone before the new one listens.
-                drop(killed);
-                servers.insert(number, memory_server(&place, &listen));
+                took.push(memory.restart(number, "-KILL", || await_answers(answered)));
             } else {
-                let lost = &servers[number];
+                let lost = &memory.servers[number];
                 // It goes on later, and must not serve what it missed.
                 lost.process.signal("-STOP");
                 took.push(await_answers(answered));
@@ -77,16 +134,59 @@ fn memory_servers_are_lost_one_after_the_other_and_clients_go_on() {
             }
         }
         await_answers(answered);
-        wait_for_copies(&place, &pool);
+        memory.wait_for_copies();
     });
-    took.sort();
-    println!(
-        "{times} times a memory server was lost; served again after {:?}, at most {:?}",
-        took[times / 2],
-        took[times - 1]
-    );
-    server.process.signal("-TERM");
-    let ended = server.process.end();
-    assert_eq!(ended.status, 0, "{ended:?}");
-    place.ok(&format!("check --pool {pool}"));
+    report("a memory server", took, &errors);
+    memory.stop(server);
+}
+
+#[test]
+fn memory_servers_and_compute_servers_are_killed_in_turn() {
+    let mut memory = MemoryServers::new();
+    let cluster = memory.cluster();
+    let mut server = Some(cluster.compute_server().join().expect("it starts"));
+    let (mut of_memory, mut of_compute) = (Vec::new(), Vec::new());
+    let errors = beside_clients(&cluster, |answered| {
+        for round in 0..times() {
+            await_answers(answered);
+            if round % 2 == 0 {
+                // The heir comes while copies are filled.
+                memory.wait_for_copies();
+                of_memory.push(memory.restart(round / 2 % SERVERS, "-KILL", || await_answers(answered)));
+            } else {
+                let killed = server.take().expect("there is one");
+                let (heir, took) = hand_over(&cluster, killed, "-KILL", answered);
+                server = Some(heir);
+                of_compute.push(took);
+            }
+        }
+        await_answers(answered);
+        memory.wait_for_copies();
+    });
+    report("a memory server", of_memory, &errors);
+    report("the compute server", of_compute, &errors);
+    memory.stop(server.expect("there is one"));
+}
+
+#[test]
+fn all_servers_are_restarted_one_after_the_other_and_no_operation_fails() {
+    let mut memory = MemoryServers::new();
+    let cluster = memory.cluster();
+    let mut server = Some(cluster.compute_server().join().expect("it starts"));
+    let mut took = Vec::new();
+    let errors = beside_clients(&cluster, |answered| {
+        for number in 0..SERVERS {
+            memory.wait_for_copies();
+            took.push(memory.restart(number, "-TERM", || await_answers(answered)));
+        }
+        memory.wait_for_copies();
+        let ended = server.take().expect("there is one");
+        let (next, waited) = hand_over(&cluster, ended, "-TERM", answered);
+        server = Some(next);
+        took.push(waited);
+        await_answers(answered);
+    });
+    report("a server", took, &errors);
+    assert_eq!(errors, Vec::<String>::new());
+    memory.stop(server.expect("there is one"));
 }

@@ -11,7 +11,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use pando::remote::{Client, RemoteSession, Service};
-use pando::{Access, Config};
+use pando::{Access, Config, Error};
 
 use crate::common::Place;
 use crate::common::running::Daemon;
@@ -91,8 +91,8 @@ impl Known {
         (self.first + at as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15).to_be_bytes()
     }
 
-    /// A change of one key, and a lookup of another. Whether the change was answered.
-    fn step(&mut self, session: &RemoteSession, random: u64) -> bool {
+    /// A change of one key, and a lookup of another. The error of the change.
+    fn step(&mut self, session: &RemoteSession, random: u64) -> Result<(), Error> {
         let at = (random >> 20) as usize % self.states.len();
         let state = self.states[at] + 1;
         let put = session.put(&self.key(at), &state.to_le_bytes());
@@ -102,7 +102,7 @@ impl Known {
             Err(_) => self.doubtful[at] = true,
         }
         self.look(session, (random >> 40) as usize % self.states.len());
-        put.is_ok()
+        put.map(drop)
     }
 
     /// Looks a key up, if that is answered.
@@ -123,16 +123,18 @@ fn next(state: u64) -> u64 {
     z ^ z >> 27
 }
 
-/// Works until told to end; then looks at all keys.
-fn work(session: &RemoteSession, thread: u64, is_over: &AtomicBool, answered: &AtomicU64) {
-    let (mut known, mut random) = (Known::new(thread), thread);
+/// Works until told to end; then looks at all keys. Returns the errors of changes.
+fn work(session: &RemoteSession, thread: u64, is_over: &AtomicBool, answered: &AtomicU64) -> Vec<String> {
+    let (mut known, mut random, mut errors) = (Known::new(thread), thread, Vec::new());
     while !is_over.load(Relaxed) {
         random = next(random);
-        if known.step(session, random) {
-            answered.fetch_add(1, Relaxed);
+        match known.step(session, random) {
+            Ok(()) => drop(answered.fetch_add(1, Relaxed)),
+            Err(error) => errors.push(error.to_string()),
         }
     }
     (0..KEYS as usize).for_each(|at| known.look(session, at));
+    errors
 }
 
 /// Waits until each thread has been answered some more.
@@ -189,17 +191,20 @@ fn a_standby_takes_over_what_was_answered_by_a_server_that_is_killed() {
     cluster.place.ok(&format!("check --pool {}", cluster.pool()));
 }
 
-/// Runs `body` while clients work, and lets them look at all of their keys then.
-pub fn beside_clients(cluster: &Cluster, body: impl FnOnce(&[AtomicU64])) {
+/// Runs `body` while clients work, and lets them look at all of their keys then. Returns the errors of their changes.
+pub fn beside_clients(cluster: &Cluster, body: impl FnOnce(&[AtomicU64])) -> Vec<String> {
     let (is_over, answered): (AtomicBool, [AtomicU64; THREADS as usize]) = Default::default();
     thread::scope(|scope| {
-        for thread in 0..THREADS {
-            let (is_over, answered) = (&is_over, &answered[thread as usize]);
-            scope.spawn(move || work(&cluster.session(), thread, is_over, answered));
-        }
+        let clients: Vec<_> = (0..THREADS)
+            .map(|thread| {
+                let (is_over, answered) = (&is_over, &answered[thread as usize]);
+                scope.spawn(move || work(&cluster.session(), thread, is_over, answered))
+            })
+            .collect();
         body(&answered);
         is_over.store(true, Relaxed);
-    });
+        clients.into_iter().flat_map(|client| client.join().expect("nothing is lost")).collect()
+    })
 }
 
 /// Stops the compute servers in order. Opened by nobody else, the pool is in order again.

@@ -12,6 +12,7 @@
 //! children.
 
 use std::cmp::Ordering;
+use std::ops::Range;
 use std::sync::atomic::Ordering::Relaxed;
 
 use pando_cache::sync::Word;
@@ -370,6 +371,12 @@ impl Layout for FixedLayout {
         if let Some(word) = page.get(self.leaf_values + i * self.vw) {
             pando_cache::prefetch_line(word);
         }
+    }
+
+    #[inline]
+    fn place_of(&self, _page: &[Word], i: usize, _value: Stored<'_>) -> Option<Range<usize>> {
+        let at = self.leaf_values + i * self.vw;
+        Some(at..at + self.vw)
     }
 
     #[inline]

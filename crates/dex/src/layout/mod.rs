@@ -20,6 +20,8 @@ pub mod slotted;
 mod tests;
 
 pub use id::{AnyLayout, LayoutId};
+use std::ops::Range;
+
 use pando_cache::NodeShape;
 use pando_cache::sync::Word;
 use pando_pool::ValueRef;
@@ -154,12 +156,8 @@ pub trait Layout: NodeShape + Copy + Send + Sync + std::fmt::Debug + 'static {
         None
     }
 
-    /// Whether replacing the value of leaf entry `i` by this one would change the bytes of that value only.
-    #[inline]
-    fn replaces_in_place(&self, page: &[Word], i: usize, value: Stored<'_>) -> bool {
-        let _ = (page, i, value);
-        true
-    }
+    /// The words of the value of leaf entry `i`, if replacing it by this one would change no others.
+    fn place_of(&self, page: &[Word], i: usize, value: Stored<'_>) -> Option<Range<usize>>;
 
     /// Whether values may be out of line.
     fn holds_long_values(&self) -> bool {

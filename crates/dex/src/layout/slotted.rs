@@ -28,10 +28,11 @@ mod node;
 mod plan;
 mod verify;
 
-use std::ops::RangeInclusive;
+use std::ops::{Range, RangeInclusive};
 
 use pando_cache::NodeShape;
 use pando_cache::sync::Word;
+use pando_fabric::WORD;
 use pando_pool::ValueRef;
 
 use self::edit::{Payload, with_payload};
@@ -224,10 +225,12 @@ impl Layout for SlottedLayout {
     }
 
     #[inline]
-    fn replaces_in_place(&self, page: &[Word], i: usize, value: Stored<'_>) -> bool {
+    fn place_of(&self, page: &[Word], i: usize, value: Stored<'_>) -> Option<Range<usize>> {
         let old = Node::open(page).value(i);
         let is_inline = matches!(value, Stored::Inline(_));
-        old.long != is_inline && old.span.len == value.stored_len() && old.span.len > 0
+        let fits = old.long != is_inline && old.span.len == value.stored_len() && old.span.len > 0;
+        let (from, to) = (old.span.at, old.span.at + old.span.len);
+        fits.then(|| from / WORD..to.div_ceil(WORD))
     }
 
     fn holds_long_values(&self) -> bool {

@@ -6,11 +6,12 @@
 //! value's hash that it was replaced.
 
 use std::mem;
+use std::ops::Range;
 use std::sync::atomic::Ordering::Relaxed;
 
 use pando_cache::defect::Defect;
 use pando_fabric::defect::defect;
-use pando_fabric::{Endpoint, Resource, Work, outlined};
+use pando_fabric::{Endpoint, PageBuf, Resource, WORD, Work, outlined};
 use pando_log::defect::OfBackup;
 use pando_log::{Entry, Log, Record};
 use pando_pool::{FailedReads, Placement, PoolError, ValueRef};
@@ -488,8 +489,7 @@ fn change_cached<L: Layout, E: Endpoint>(
     Ok(result)
 }
 
-/// Changes a leaf without a frame and writes it back at once, as a whole. Its ticket keeps other operations
-/// away.
+/// Changes a leaf without a frame and writes it back at once. Its ticket keeps other operations away.
 async fn change_private<L: Layout, E: Endpoint>(
     tree: &Tree<L>,
     ctx: Ctx<'_, E>,
@@ -517,7 +517,10 @@ async fn change_private<L: Layout, E: Endpoint>(
         }
         let addr = ticket.keep();
         let remainder = Remainder::under_way(tree, || Unfinished::Written(addr));
-        let written = ctx.ep.write(addr, page).await;
+        let words = words_to_write(tree, &page, outcome);
+        let at = addr.add((words.start * WORD) as u64);
+        page.set_window(words.start * WORD..words.end * WORD);
+        let written = ctx.ep.write(at, page).await;
         remainder.done();
         ticket = tree.cache.table().kept(addr);
         page = written?;
@@ -525,6 +528,12 @@ async fn change_private<L: Layout, E: Endpoint>(
     ctx.ep.recycle(page);
     drop(ticket);
     Ok(result)
+}
+
+/// The words of a changed leaf that are written.
+fn words_to_write<L: Layout>(tree: &Tree<L>, page: &PageBuf, outcome: &Outcome) -> Range<usize> {
+    let in_place = outcome.in_place.clone().filter(|words| !words.is_empty());
+    in_place.filter(|_| !tree.config.whole_leaves).unwrap_or(0..page.len() / WORD)
 }
 
 /// Writes a changed leaf without a frame, once the log has the change.
@@ -537,9 +546,9 @@ async fn write_logged<L: Layout, E: Endpoint>(
     change: &Change<'_>,
     outcome: &Outcome,
 ) -> Attempt<()> {
-    let len = match outcome.is_in_place {
-        true => Entry::stored_len(tree.layout.key_bytes(key).len(), stored_len(change)),
-        false => Record::pages_len(1, page.len(), 0),
+    let len = match outcome.in_place {
+        Some(_) => Entry::stored_len(tree.layout.key_bytes(key).len(), stored_len(change)),
+        None => Record::pages_len(1, page.len(), 0),
     };
     let Some(room) = room::for_leaf_now(ctx, log, len).await? else {
         // An operation that has room may wait for this leaf.
@@ -550,16 +559,17 @@ async fn write_logged<L: Layout, E: Endpoint>(
     };
     // The record stays in the log until the leaf is written.
     let hold = log.hold();
-    let gsn = match outcome.is_in_place {
-        true => journal::note_entry(log, room, ticket.addr(), tree.layout.key_bytes(key), change),
-        false => journal::note_page(log, room, &page, ticket.addr()),
+    let gsn = match outcome.in_place {
+        Some(_) => journal::note_entry(log, room, ticket.addr(), tree.layout.key_bytes(key), change),
+        None => journal::note_page(log, room, &page, ticket.addr()),
     };
     if !defect(OfBackup::LeafUntapped) {
         journal::tap_change(log, tree.layout.key_bytes(key), change);
     }
     // From here on the leaf must be written in any case.
-    let (addr, words) = (ticket.keep(), page.words().iter().map(|word| word.load(Relaxed)).collect());
-    let left = Logged { addr, words, gsn, hold: hold.keep() };
+    let (addr, written) = (ticket.keep(), words_to_write(tree, &page, outcome));
+    let words = page.words()[written.clone()].iter().map(|word| word.load(Relaxed)).collect();
+    let left = Logged { addr, first: written.start, words, gsn, hold: hold.keep() };
     let remainder = Remainder::under_way(tree, || Unfinished::Logged(left.clone()));
     match unfinished::write_logged(tree, ctx, &left).await {
         Ok(()) => {

@@ -5,7 +5,7 @@
 //! [`leftovers`](crate::tree::leftovers).
 
 use pando_fabric::defect::defect;
-use pando_fabric::{Endpoint, Patience};
+use pando_fabric::{Endpoint, Patience, WORD};
 use pando_log::defect::OfIndex;
 use pando_pool::{Due, Order};
 
@@ -130,7 +130,7 @@ async fn prepare<L: Layout, E: Endpoint>(tree: &Tree<L>, ctx: Ctx<'_, E>, left: 
     }
 }
 
-/// Writes a node in no frame once the log has it.
+/// Writes words of a node in no frame once the log has them. If this process dies meanwhile, its heir writes the node.
 pub(crate) async fn write_logged<L: Layout, E: Endpoint>(
     tree: &Tree<L>,
     ctx: Ctx<'_, E>,
@@ -139,9 +139,11 @@ pub(crate) async fn write_logged<L: Layout, E: Endpoint>(
     if !defect(OfIndex::PageBeforeLog) {
         journal::settled(tree, ctx, logged.gsn).await?;
     }
-    let page = ctx.ep.buffer(tree.layout.node_size());
+    let mut page = ctx.ep.buffer(tree.layout.node_size());
     logged.words.iter().enumerate().for_each(|(word, &value)| page.set(word, value));
-    ctx.ep.recycle(ctx.ep.write(logged.addr, page).await?);
+    page.set_window(0..logged.words.len() * WORD);
+    let at = logged.addr.add((logged.first * WORD) as u64);
+    ctx.ep.recycle(ctx.ep.write_unread(at, page).await?);
     Ok(())
 }
 

@@ -4,6 +4,7 @@
 //! The nodes are those of the fixed layout. A hook runs once; it may use the tree, and may set the next hook.
 
 use std::cell::RefCell;
+use std::ops::Range;
 
 use pando_cache::NodeShape;
 use pando_cache::sync::Word;
@@ -78,6 +79,10 @@ impl Layout for Hooked {
 
     fn node_size(&self) -> usize {
         self.0.node_size()
+    }
+
+    fn place_of(&self, page: &[Word], i: usize, value: Stored<'_>) -> Option<Range<usize>> {
+        self.0.place_of(page, i, value)
     }
 
     fn id(&self) -> LayoutId {

@@ -53,7 +53,7 @@ pub(crate) fn note_change<L: Layout>(
     let key = tree.layout.key_bytes(key);
     let gsn = note_entry(log, room, addr, key, change);
     tap_change(log, key, change);
-    leaf.set_mark(Mark { gsn, has_moved: leaf.mark().has_moved || !outcome.is_in_place });
+    leaf.set_mark(Mark { gsn, has_moved: leaf.mark().has_moved || outcome.in_place.is_none() });
     outcome.seen = gsn;
 }
 
@@ -254,6 +254,11 @@ impl<L: Layout> NodeShape for Logged<'_, L> {
 
     fn leaves_first_word(&self, page: &[Word]) -> bool {
         self.layout.leaves_first_word(page)
+    }
+
+    #[inline]
+    fn is_logged(&self) -> bool {
+        self.log.is_some()
     }
 
     #[inline]

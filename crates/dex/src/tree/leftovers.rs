@@ -39,10 +39,11 @@ pub(crate) enum Unfinished {
     Unlinked(Unlinked),
 }
 
-/// A node in no frame that must be written as it is in the log. Its ticket is kept.
+/// A node in no frame some words of which, from `first` on, must be written as the log has them. Its ticket is kept.
 #[derive(Clone, Debug)]
 pub(crate) struct Logged {
     pub addr: GlobalAddr,
+    pub first: usize,
     pub words: Arc<[u64]>,
     /// Number of its last record.
     pub gsn: u64,

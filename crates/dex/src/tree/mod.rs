@@ -51,6 +51,8 @@ pub struct TreeConfig {
     /// Largest number of leaves that a scan READs together, also bounded by a quarter of the cache's frames;
     /// 1 reads them one by one.
     pub read_ahead: usize,
+    /// Whether a changed leaf without a frame is written as a whole, as in the paper, and not only the words that changed.
+    pub whole_leaves: bool,
     /// When operations below a missing node are offloaded.
     pub offloading: Offloading,
     /// Bytes on a memory server above which the index is spread evenly over all of them.
@@ -70,6 +72,7 @@ impl TreeConfig {
             range: KeyRange::all(),
             patience_ns: 10_000_000_000,
             read_ahead: 8,
+            whole_leaves: false,
             offloading: Offloading::default(),
             spread_above: 1 << 20,
             log: None,

@@ -34,7 +34,7 @@ use super::linear::Value;
 use super::moves::KeyMove;
 use super::pool_audit::{Used, twice_or_free};
 use super::processes::Processes;
-use super::setup::{PATIENCE_NS, Setup};
+use super::setup::{Draw, PATIENCE_NS, Setup};
 use crate::copies::SimEndpoint;
 use crate::under_test::dex::Assembly;
 
@@ -142,6 +142,7 @@ impl<L: Layout> Dex<L> {
             patience_ns: PATIENCE_NS,
             offloading: case.offloading(),
             read_ahead: setup.read_ahead,
+            whole_leaves: Draw::of(setup.seed, "writes").one_of(&[false, false, true]),
             subtree_level: case.subtree_level,
             ..TreeConfig::new(INDEX, GlobalAddr::NULL)
         };

@@ -99,6 +99,10 @@ pub struct BenchSpec {
     pub cache: CacheOptions,
     /// Most leaves that a scan READs in parallel; 1 means one after the other.
     pub read_ahead: usize,
+    /// Whether DEX writes a changed leaf that it does not cache as a whole, as in the paper, and not only the words that
+    /// changed.
+    #[serde(skip_serializing_if = "is_yes")]
+    pub whole_leaves: bool,
     /// Policy for offloading: whether memory servers execute operations that miss.
     #[serde(serialize_with = "policy_name")]
     pub offload: OffloadPolicy,
@@ -175,6 +179,7 @@ impl Default for BenchSpec {
             cache_bytes: 13 << 20,
             cache: CacheOptions::default(),
             read_ahead: pando::READ_AHEAD,
+            whole_leaves: true,
             offload: OffloadPolicy::Never,
             durability: Durability::Off,
             replicas: 1,
@@ -522,6 +527,11 @@ fn scan_length<S: Serializer>(length: &Option<ScanLength>, serializer: S) -> Res
 #[allow(clippy::trivially_copy_pass_by_ref, reason = "serde passes references")]
 fn is_one(number: &usize) -> bool {
     *number == 1
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "serde passes references")]
+fn is_yes(answer: &bool) -> bool {
+    *answer
 }
 
 #[allow(clippy::trivially_copy_pass_by_ref, reason = "serde passes references")]

@@ -96,6 +96,7 @@ impl<'a, L: Layout> Assembly<'a, L> {
     pub fn of(spec: &BenchSpec, pool: &'a Pool, layout: L, boundaries: &'a [Vec<u8>]) -> Self {
         let tree = TreeConfig {
             read_ahead: spec.read_ahead,
+            whole_leaves: spec.whole_leaves,
             subtree_level: spec.subtree_level,
             offloading: Offloading::with_policy(spec.offload),
             ..TreeConfig::new(INDEX, GlobalAddr::NULL)

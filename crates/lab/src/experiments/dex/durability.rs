@@ -13,6 +13,7 @@ use super::super::{Claim, Experiment, Metric, OWN, Results, Setting};
 use super::{COMMON, claim, times};
 use crate::bench::BenchSpec;
 
+const WHOLE: &str = "no log, whole leaves";
 const OFF: &str = "no log";
 const LOG: &str = "log";
 const COPIES: &str = "log, 2 copies";
@@ -30,7 +31,8 @@ pub(super) const LOG_COSTS: Experiment = Experiment {
             traffic, throughput, latency.",
     setting: "The cells of Table 2, without offloading, and one more workload, with and without a log of each compute server. \
               Eight threads share a lane; four bytes of log for each byte of cache, not persisted. Operations in flight on a \
-              lane share batches. With two copies of each memory server, both are written.",
+              lane share batches. With two copies of each memory server, both are written. Of a leaf that is not cached, only \
+              the words that changed are written; the first series writes it as a whole, as the paper does.",
     varied: "operations in flight on each thread",
     hundredths: 2,
     metrics: &[READS, WRITES, ATOMICS, TRAFFIC, THROUGHPUT, LATENCY_P50, LATENCY],
@@ -52,13 +54,23 @@ pub(super) const LOG_COSTS: Experiment = Experiment {
 fn cells(setting: &Setting) -> Vec<Cell> {
     let mut cells = Vec::new();
     for workload in WORKLOADS {
-        let series =
-            [(OFF, Durability::Off, 1), (LOG, Durability::Process, 1), (COPIES, Durability::Process, 2)];
-        for (series, durability, replicas) in series {
+        let changed = |durability, replicas| {
+            let spec = setting.spec_of_share(workload, 0.6);
+            let whole_leaves = false;
+            BenchSpec { offload: OffloadPolicy::Never, whole_leaves, durability, replicas, ..spec }
+        };
+        let off = changed(Durability::Off, 1);
+        let whole = BenchSpec { whole_leaves: true, ..off.clone() };
+        let (log, copies) = (changed(Durability::Process, 1), changed(Durability::Process, 2));
+        for (series, spec) in [(WHOLE, whole), (OFF, off), (LOG, log), (COPIES, copies)] {
             for (x, slots) in IN_FLIGHT.into_iter().enumerate() {
-                let spec = setting.spec_of_share(workload, 0.6);
-                let spec = BenchSpec { offload: OffloadPolicy::Never, durability, replicas, slots, ..spec };
-                cells.push(plot::cell(workload, series, x as f64, slots, spec));
+                cells.push(plot::cell(
+                    workload,
+                    series,
+                    x as f64,
+                    slots,
+                    BenchSpec { slots, ..spec.clone() },
+                ));
             }
         }
     }
@@ -86,7 +98,9 @@ fn claims(results: &Results<'_>) -> Vec<Claim> {
     for (workload, series) in WORKLOADS.into_iter().flat_map(|workload| [(workload, LOG), (workload, COPIES)])
     {
         for (x, in_flight) in IN_FLIGHT.into_iter().enumerate() {
-            let ours = results.ratio(workload, at(series, x as f64), at(OFF, x as f64), &THROUGHPUT);
+            let over = |off| results.ratio(workload, at(series, x as f64), at(off, x as f64), &THROUGHPUT);
+            // Of the two without a log, the faster one.
+            let ours = over(OFF).zip(over(WHOLE)).map(|(off, whole)| off.min(whole));
             let what =
                 format!("{workload}, {in_flight} in flight, {series}: throughput over that without a log");
             claims.push(claim(what, "at least 0.75x", times(ours), place));
