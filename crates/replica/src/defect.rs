@@ -20,16 +20,22 @@ pub enum Defect {
     AtomicForgotten,
     /// A verb counts as done although the view changed meanwhile.
     ViewNotCompared,
+    /// The WRITE of a word is sent again although a copy may have executed it.
+    ReleaseRepeated,
+    /// An atomic without an answer leaves the backups as they are.
+    UnknownUncopied,
 }
 
 impl Defect {
-    pub const ALL: [Self; 6] = [
+    pub const ALL: [Self; 8] = [
         Self::PrimaryFirst,
         Self::OneCopySuffices,
         Self::AtomicsUncopied,
         Self::WordNotCompared,
         Self::AtomicForgotten,
         Self::ViewNotCompared,
+        Self::ReleaseRepeated,
+        Self::UnknownUncopied,
     ];
 }
 

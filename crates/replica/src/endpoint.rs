@@ -1,12 +1,14 @@
 //! The endpoint that writes all copies.
 //!
 //! READs go to the primary. A WRITE reaches the backups, then the primary, and is answered after that; one of bytes that
-//! nobody reads meanwhile reaches all at once. An atomic
-//! changes the primary; its caller then makes the backups equal. If a server does not answer, a verb that can be
-//! repeated without harm waits for another view, or for the server, and is sent again. An atomic that may have taken
-//! effect is not repeated: its caller learns that.
+//! nobody reads meanwhile reaches all at once. An atomic changes the primary; its caller then makes the backups equal.
+//!
+//! If a server does not answer, a verb that can be repeated without harm waits for another view, or for the server, and is
+//! sent again. A READ can, and a WRITE of what nobody else may write before it is answered. An atomic cannot, nor a WRITE
+//! of a single word, which may give a lock back: others change what it protects from then on. If such a verb may have
+//! taken effect, its caller learns that.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::sync::Arc;
 
 use pando_fabric::defect::defect;
@@ -136,6 +138,29 @@ impl<E: Endpoint> Replicated<E> {
         Ok(())
     }
 
+    /// Sends a verb that must not be repeated once a copy may have executed it. `attempt` notes whether one may have.
+    ///
+    /// In another view no copy lacks it: all that the new view begins with had executed it, and copies that are filled
+    /// get it from the primary.
+    async fn once<T>(
+        &self,
+        group: &Group,
+        at: GlobalAddr,
+        mut attempt: impl AsyncFnMut(&Volume, &Cell<bool>) -> Result<T>,
+    ) -> Result<T> {
+        let (mut waited, begun) = (Waited::default(), Cell::new(false));
+        loop {
+            let placement = self.placement(group);
+            match attempt(&placement.volumes[usize::from(at.server().0)], &begun).await {
+                Ok(done) => return Ok(done),
+                Err(error) if begun.get() && !defect(Defect::ReleaseRepeated) => {
+                    return Err(as_unknown(error));
+                }
+                Err(error) => self.wait(group, placement.epoch, error, &mut waited).await?,
+            }
+        }
+    }
+
     /// Repeats a verb to one or several copies of the volume at `at` until it succeeds.
     async fn repeat<T>(
         &self,
@@ -210,9 +235,9 @@ impl<E: Endpoint> Replicated<E> {
 
     async fn write_word_of_copies(&self, group: &Group, at: GlobalAddr, value: u64) -> Result<()> {
         group.check(at, WORD)?;
-        self.repeat(group, at, async |volume| {
+        self.once(group, at, async |volume, begun| {
             for copy in in_order(volume) {
-                self.below.write_word(copy.at(at.offset()), value).await?;
+                note(begun, self.below.write_word(copy.at(at.offset()), value).await)?;
             }
             Ok(())
         })
@@ -235,7 +260,13 @@ impl<E: Endpoint> Replicated<E> {
                 Err(error @ FabricError::NotConnected { .. }) => {
                     self.wait(group, placement.epoch, error, &mut waited).await?;
                 }
-                Err(error) => return Err(error),
+                Err(error) => {
+                    // Whoever reads the word finds out what became of it, and must not lose that with the primary.
+                    if error.may_have_taken_effect() && !defect(Defect::UnknownUncopied) {
+                        let _ = self.level(group, at).await;
+                    }
+                    return Err(error);
+                }
             }
         };
         let after = atomic.result(before);
@@ -289,6 +320,13 @@ impl<E: Endpoint> Replicated<E> {
         .await?
     }
 
+    /// Makes the backups of a word equal to the primary.
+    async fn level(&self, group: &Group, at: GlobalAddr) -> Result<()> {
+        let current = self.read_word_of_copy(group, at).await?;
+        let primary = self.placement(group).volumes[usize::from(at.server().0)].primary;
+        self.make_equal(group, at, primary, current, current).await
+    }
+
     /// A chain of READs alone goes to the primary, one of WRITEs alone to all copies. Of any other chain, verbs are
     /// executed one after the other, each in a round trip of its own.
     async fn submit_copies(&self, group: &Group, chain: Chain) -> Result<Vec<VerbResult>> {
@@ -299,44 +337,59 @@ impl<E: Endpoint> Replicated<E> {
         if chain.verbs().is_empty() {
             return Ok(Vec::new());
         }
-        if is_read || is_write {
-            self.submit_to(group, chain, is_read).await
+        if is_read {
+            self.submit_read(group, chain).await
+        } else if is_write {
+            self.submit_write(group, chain).await
         } else {
             self.submit_in_turn(chain).await
         }
     }
 
-    /// A chain of one kind of verbs, to one or all copies.
-    async fn submit_to(&self, group: &Group, chain: Chain, is_read: bool) -> Result<Vec<VerbResult>> {
+    async fn submit_read(&self, group: &Group, chain: Chain) -> Result<Vec<VerbResult>> {
         let at = chain.verbs()[0].at();
-        let below = &self.below;
-        let (steps, bufs): (Vec<Step>, Vec<Option<PageBuf>>) =
-            chain.into_verbs().into_iter().map(|verb| Step::of(below, verb)).unzip();
+        let (steps, bufs) = self.taken_apart(chain);
         let mut first = Some(bufs);
-        let results = self
-            .repeat(group, at, async |volume| {
-                let mut bufs = first.take().unwrap_or_else(|| steps.iter().map(|_| None).collect());
-                let copies: Vec<Replica> =
-                    if is_read { vec![volume.primary] } else { in_order(volume).collect() };
-                let mut results = Vec::new();
-                for copy in copies {
-                    let parts = steps.iter().zip(bufs.drain(..));
-                    let chain =
-                        parts.fold(Chain::new(), |chain, (step, buf)| step.push(chain, below, &copy, buf));
-                    results = below.submit(chain).await?;
-                    if !is_read {
-                        bufs = std::mem::take(&mut results).into_iter().map(buffer_of).collect();
-                    }
-                }
-                if !is_read {
-                    let result = |buf: Option<PageBuf>| buf.map_or(VerbResult::Done, VerbResult::Buf);
-                    results = bufs.into_iter().map(result).collect();
-                }
-                Ok(results)
-            })
-            .await?;
-        steps.into_iter().for_each(|step| step.recycle(below));
-        Ok(results)
+        self.repeat(group, at, async |volume| {
+            let bufs = first.take().unwrap_or_else(|| steps.iter().map(|_| None).collect());
+            self.below.submit(self.put_together(&steps, bufs, volume.primary)).await
+        })
+        .await
+    }
+
+    async fn submit_write(&self, group: &Group, chain: Chain) -> Result<Vec<VerbResult>> {
+        let at = chain.verbs()[0].at();
+        let may_repeat = chain.verbs().iter().all(|verb| matches!(verb, ChainVerb::Write { .. }));
+        let (steps, bufs) = self.taken_apart(chain);
+        let mut first = Some(bufs);
+        let attempt = async |volume: &Volume, begun: &Cell<bool>| {
+            let mut bufs = first.take().unwrap_or_else(|| steps.iter().map(|_| None).collect());
+            for copy in in_order(volume) {
+                let results = note(begun, self.below.submit(self.put_together(&steps, bufs, copy)).await)?;
+                bufs = results.into_iter().map(buffer_of).collect();
+            }
+            Ok(bufs)
+        };
+        let bufs = if may_repeat {
+            let (mut attempt, begun) = (attempt, Cell::new(false));
+            self.repeat(group, at, async |volume| attempt(volume, &begun).await).await?
+        } else {
+            self.once(group, at, attempt).await?
+        };
+        steps.into_iter().for_each(|step| step.recycle(&self.below));
+        let result = |buf: Option<PageBuf>| buf.map_or(VerbResult::Done, VerbResult::Buf);
+        Ok(bufs.into_iter().map(result).collect())
+    }
+
+    /// What is needed to send a chain several times, and its buffers.
+    fn taken_apart(&self, chain: Chain) -> (Vec<Step>, Vec<Option<PageBuf>>) {
+        chain.into_verbs().into_iter().map(|verb| Step::of(&self.below, verb)).unzip()
+    }
+
+    /// A chain for one copy.
+    fn put_together(&self, steps: &[Step], bufs: Vec<Option<PageBuf>>, copy: Replica) -> Chain {
+        let parts = steps.iter().zip(bufs);
+        parts.fold(Chain::new(), |chain, (step, buf)| step.push(chain, &self.below, &copy, buf))
     }
 
     /// The verbs of a chain of several kinds, one after the other.
@@ -377,6 +430,21 @@ fn in_order(volume: &Volume) -> impl Iterator<Item = Replica> {
         order = vec![volume.primary];
     }
     order.into_iter()
+}
+
+/// Notes whether a copy has executed a verb, or may have.
+fn note<T>(begun: &Cell<bool>, done: Result<T>) -> Result<T> {
+    let may_have = done.as_ref().map_or_else(FabricError::may_have_taken_effect, |_| true);
+    begun.set(begun.get() || may_have);
+    done
+}
+
+/// The error of a verb that some copies have executed.
+fn as_unknown(error: FabricError) -> FabricError {
+    match unanswered_by(&error) {
+        Some(server) => FabricError::ServerUnreachable(server),
+        None => error,
+    }
 }
 
 /// The server that did not answer a verb, or could not be asked.

@@ -2,7 +2,7 @@
 //!
 //! Each page has one writer, which fills it with ascending numbers. Nobody may read an older number than one that was
 //! read or whose WRITE was answered before the READ began. Counters have as much as was added to them. Flags go up and
-//! down by swaps of all threads. The server may come back without its memory and get copies again; then another one is
+//! down by swaps of all threads. Other pages are changed under locks, and lose no change. The server may come back without its memory and get copies again; then another one is
 //! lost. In the end all copies are equal.
 
 use std::cell::{Cell, RefCell};
@@ -25,6 +25,8 @@ const OPERATIONS: usize = 60;
 const PAGE: usize = 256;
 const COUNTERS: u64 = 3;
 const FLAGS: u64 = 2;
+/// Pages that are changed under locks.
+const LOCKED: usize = 2;
 const PATIENCE_NS: Nanos = 20_000_000;
 
 type Ep = Replicated<SimEndpoint>;
@@ -41,6 +43,11 @@ fn flag(number: u64) -> GlobalAddr {
     GlobalAddr::new(MemoryServerId(number as u16 % SERVERS), 1024 + 8 * number)
 }
 
+/// Lock of a page: odd while it is held, and never the same twice.
+fn lock(number: usize) -> GlobalAddr {
+    GlobalAddr::new(MemoryServerId(number as u16 % SERVERS), 1536 + 8 * number as u64)
+}
+
 /// What is known of the state of the volumes.
 struct Known {
     /// Least number that a READ of each line of each page must find.
@@ -50,6 +57,8 @@ struct Known {
     /// Additions that succeeded, and those of unknown outcome.
     added: RefCell<[(u64, u64); COUNTERS as usize]>,
     unknown_swaps: Cell<u64>,
+    /// Changes of each locked page.
+    changes: RefCell<[u64; LOCKED]>,
     wrong: RefCell<Option<String>>,
 }
 
@@ -60,6 +69,7 @@ impl Known {
             begun: RefCell::new(vec![0; THREADS]),
             added: RefCell::default(),
             unknown_swaps: Cell::new(0),
+            changes: RefCell::default(),
             wrong: RefCell::default(),
         }
     }
@@ -77,15 +87,18 @@ impl Known {
 async fn write(ep: &Ep, known: &Known, writer: usize) {
     let number = known.begun.borrow()[writer] + 1;
     known.begun.borrow_mut()[writer] = number;
-    let buf = ep.buffer(PAGE);
-    (0..PAGE / WORD).for_each(|word| buf.set(word, number));
-    // With a word of its own at the end, as an unlock has one.
-    let last = page(writer).add((PAGE - WORD) as u64);
+    let filled = || {
+        let buf = ep.buffer(PAGE);
+        (0..PAGE / WORD).for_each(|word| buf.set(word, number));
+        buf
+    };
     let written = if number.is_multiple_of(2) {
-        let front = buf.with_window(0..PAGE - WORD);
-        ep.submit(Chain::new().write(page(writer), front).write_word(last, number)).await.map(drop)
+        let (front, back) = (0..PAGE / 2, PAGE / 2..PAGE);
+        let middle = page(writer).add(back.start as u64);
+        let chain = Chain::new().write(page(writer), filled().with_window(front));
+        ep.submit(chain.write(middle, filled().with_window(back))).await.map(drop)
     } else {
-        ep.write(page(writer), buf).await.map(drop)
+        ep.write(page(writer), filled()).await.map(drop)
     };
     match written {
         Ok(()) => known.at_least(writer, [number; PAGE / LINE]),
@@ -157,12 +170,63 @@ async fn swap(ep: &Ep, known: &Known) {
     }
 }
 
-async fn operate(ep: Rc<Ep>, known: Rc<Known>, thread: usize, slot: u32, operations: usize) {
+/// Takes a lock. `None` if another thread has it, or the swap came too late.
+async fn take(ep: &Ep, at: GlobalAddr) -> Result<Option<u64>, FabricError> {
+    let found = ep.read_word(at).await?;
+    if found % 2 == 1 {
+        return Ok(None);
+    }
+    let mine = ep.random() | 1;
+    let is_taken = match ep.compare_swap(at, found, mine).await {
+        Ok(before) => before == found,
+        Err(error) if error.may_have_taken_effect() => ep.read_word(at).await? == mine,
+        Err(error) => return Err(error),
+    };
+    Ok(is_taken.then_some(mine))
+}
+
+/// Adds 1 to all words of a page under its lock.
+async fn change_locked(ep: &Ep, known: &Known) {
+    let number = ep.random() as usize % LOCKED;
+    let (at, page) = (lock(number), page(2 * THREADS + number));
+    let changed = async {
+        let Some(mine) = take(ep, at).await? else { return Ok(()) };
+        let buf = ep.read(page, ep.buffer(PAGE)).await?;
+        let next = buf.get(0) + 1;
+        known.changes.borrow_mut()[number] += 1;
+        loop {
+            let buf = ep.buffer(PAGE);
+            (0..PAGE / WORD).for_each(|word| buf.set(word, next));
+            let chain = Chain::new().write(page, buf).write_word(at, ep.random() << 1);
+            match ep.submit(chain).await {
+                Ok(_) => return Ok(()),
+                Err(error) if !error.is_unreachable() => return Err(error),
+                Err(_) if ep.read_word(at).await? == mine => {}
+                Err(_) => return Ok::<_, FabricError>(()),
+            }
+        }
+    };
+    if let Err(error) = changed.await {
+        known.blame(format!("a change under a lock failed: {error}"));
+    }
+}
+
+/// Operations of a thread. Locks are used if no copy is filled meanwhile: what gives them back may not be sent again in
+/// another view, and simulated servers do not refuse verbs of earlier ones.
+async fn operate(
+    ep: Rc<Ep>,
+    known: Rc<Known>,
+    thread: usize,
+    slot: u32,
+    operations: usize,
+    uses_locks: bool,
+) {
     for _ in 0..operations {
         match ep.random() % 8 {
             0..2 if slot == 0 => write(&ep, &known, thread).await,
             2 if slot == 0 => write_own(&ep, &known, thread).await,
             0..5 => read(&ep, &known, ep.random() as usize % THREADS).await,
+            5 if uses_locks => change_locked(&ep, &known).await,
             5 => add(&ep, &known).await,
             _ => swap(&ep, &known).await,
         }
@@ -181,10 +245,18 @@ fn check_end(cluster: &SimFabric, placement: &Placement, known: &Known) {
             }
         }
     }
-    for number in 0..COUNTERS {
-        let at = counter(number);
+    let word = |at: GlobalAddr| {
         let primary = placement.volumes[usize::from(at.server().0)].primary;
-        let found = block_on(&ep, ep.read_word(primary.at(at.offset()))).expect("the server is there");
+        block_on(&ep, ep.read_word(primary.at(at.offset()))).expect("the server is there")
+    };
+    for (number, changes) in known.changes.borrow().iter().enumerate() {
+        let found = word(page(2 * THREADS + number));
+        if found != *changes {
+            known.blame(format!("a locked page was changed {changes} times and has {found}"));
+        }
+    }
+    for number in 0..COUNTERS {
+        let found = word(counter(number));
         let (added, unknown) = known.added.borrow()[number as usize];
         if !(added..=added + unknown).contains(&found) {
             known.blame(format!("a counter has {found}, not {added} and at most {unknown} more"));
@@ -257,6 +329,7 @@ fn simulated_cluster(seed: u64) -> SimFabric {
     model.faults.torn_share = 0.3;
     model.faults.spike_share = 0.2;
     model.faults.spike_ns = 60_000;
+    model.faults.lost_answer_share = if seed % 4 == 0 { 0.02 } else { 0.0 };
     let config =
         SimConfig { regions: vec![96 << 10; SERVERS.into()], compute_servers: COMPUTE_SERVERS, seed, model };
     SimFabric::new(&config).expect("a sound model")
@@ -286,12 +359,13 @@ fn run(seed: u64, copies: usize, fate: Fate) -> Option<String> {
     let known = Rc::new(Known::new());
     let below: Vec<&SimEndpoint> = threads.iter().map(|ep| ep.below()).collect();
     let operations = if fate == Fate::TwoDie { 12 * OPERATIONS } else { OPERATIONS };
+    let uses_locks = fate != Fate::TwoDie && seed % 2 == 0;
     cluster.run(&below, SLOTS, |thread, slot| {
         let (ep, known) = (Rc::clone(&threads[thread]), Rc::clone(&known));
         let (cluster, judged, deaths) = (&cluster, &judged, &deaths);
         async move {
             match (thread < THREADS, slot) {
-                (true, _) => operate(ep, known, thread, slot, operations).await,
+                (true, _) => operate(ep, known, thread, slot, operations, uses_locks).await,
                 (false, 0) if fate == Fate::TwoDie => come_back(&ep, cluster, judged, deaths, copies).await,
                 (false, _) => {}
             }
