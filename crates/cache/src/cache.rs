@@ -281,6 +281,13 @@ impl Cache {
         self.cut_off.end(now, &self.frames);
     }
 
+    /// Ends the cut-off write-backs that must be over at `now`. Returns the time until which the others must
+    /// be waited for, or the last one was.
+    pub fn rests_until(&self, now: Nanos) -> Nanos {
+        self.end_cut_off(now);
+        self.cut_off.rests_until()
+    }
+
     /// Memory besides the frames, in bytes: table, cooling map, frame states.
     pub fn overhead_bytes(&self) -> usize {
         let cooling = if let Cooling::Map(map) = &self.cooling { map.bytes() } else { 0 };

@@ -54,6 +54,8 @@ pub(crate) struct CutOff {
     count: AtomicU32,
     /// The longest time a verb may take.
     pub verbs_take: AtomicU64,
+    /// End of the last waiting time.
+    rests_until: AtomicU64,
 }
 
 impl CutOff {
@@ -62,6 +64,7 @@ impl CutOff {
             frames: Mutex::new(Vec::new()),
             count: AtomicU32::new(0),
             verbs_take: AtomicU64::new(DEFAULT_VERBS_TAKE),
+            rests_until: AtomicU64::new(0),
         }
     }
 
@@ -81,6 +84,11 @@ impl CutOff {
         self.count.load(Ordering::Relaxed) > 0
     }
 
+    /// End of the waiting time of those that are met by now, or of the last one.
+    pub fn rests_until(&self) -> Nanos {
+        self.rests_until.load(Ordering::Relaxed)
+    }
+
     /// Ends the write-backs that must be over at `now`.
     pub fn end(&self, now: Nanos, frames: &Frames) {
         if !self.any() {
@@ -88,7 +96,9 @@ impl CutOff {
         }
         let verbs_take = self.verbs_take.load(Ordering::Relaxed);
         lock(&self.frames).retain_mut(|(frame, until)| {
-            let is_over = now >= *until.get_or_insert(now.saturating_add(verbs_take));
+            let until = *until.get_or_insert(now.saturating_add(verbs_take));
+            self.rests_until.fetch_max(until, Ordering::Relaxed);
+            let is_over = now >= until;
             if is_over {
                 frames.get(*frame).end_writing();
                 self.count.fetch_sub(1, Ordering::Relaxed);

@@ -783,19 +783,24 @@ impl Pool {
 
     /// Takes the catalog lock; checks now and then whether its holder is alive.
     async fn lock_catalog<E: Endpoint>(&self, ep: &E) -> Result<RemoteLock<'_>> {
-        // Give back left locks that are due. Others must rest first, so wait that much longer.
+        // Give back left locks that are due. The others rest first, and the time counts from the end of that.
         self.give_back_left_locks(ep).await?;
-        let rest = if self.has_left_locks() { self.verbs_take() } else { 0 };
-        let deadline = self.deadline(ep).saturating_add(rest);
+        let mut deadline = self.deadline(ep);
         loop {
             match self.lock(ep, self.catalog_lock(), self.next_look(ep, deadline)).await {
                 Err(PoolError::LockTimedOut { at, holder }) => {
                     if let Some(locked) = self.take_over_catalog(ep, holder).await? {
                         return Ok(locked);
                     }
-                    if ep.now() >= deadline {
+                    let now = ep.now();
+                    if now < deadline {
+                        continue;
+                    }
+                    let from_rest = self.left_locks_rest_until(now).saturating_add(self.inner.wait_ns_max);
+                    if from_rest <= now || ep.is_over(now) {
                         return Err(PoolError::LockTimedOut { at, holder });
                     }
+                    deadline = ep.wait_until(now, from_rest - now);
                 }
                 done => return done,
             }

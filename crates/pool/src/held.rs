@@ -261,6 +261,11 @@ impl Pool {
         self.inner.left_locks.has(LeftLock::may_be_given_back)
     }
 
+    /// Time until which left locks rest, or the last one rested.
+    pub fn left_locks_rest_until(&self, now: Nanos) -> Nanos {
+        self.inner.left_locks.rests_until(now, self.verbs_take())
+    }
+
     /// Gives back the locks that this process left, in order, as far as they are due. Does nothing while
     /// another call runs.
     ///

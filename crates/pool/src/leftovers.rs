@@ -6,7 +6,9 @@
 //! whether it was dropped by the first operation or by one that was to finish it.
 
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
+use std::sync::atomic::{
+    AtomicBool, AtomicU64, AtomicUsize, Ordering::Acquire, Ordering::Relaxed, Ordering::Release,
+};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use pando_fabric::Nanos;
@@ -26,11 +28,14 @@ pub struct Leftovers<T> {
     list: Mutex<VecDeque<(T, Due)>>,
     count: AtomicUsize,
     is_busy: AtomicBool,
+    /// End of the last rest.
+    rests_until: AtomicU64,
 }
 
 impl<T> Default for Leftovers<T> {
     fn default() -> Self {
-        Self { list: Mutex::default(), count: AtomicUsize::new(0), is_busy: AtomicBool::new(false) }
+        let (count, is_busy) = (AtomicUsize::new(0), AtomicBool::new(false));
+        Self { list: Mutex::default(), count, is_busy, rests_until: AtomicU64::new(0) }
     }
 }
 
@@ -53,6 +58,16 @@ impl<T> Leftovers<T> {
     /// Whether there is a leftover for which `is_so` holds.
     pub fn has(&self, is_so: impl Fn(&T) -> bool) -> bool {
         self.any() && self.list().iter().any(|(left, _)| is_so(left))
+    }
+
+    /// Time until which leftovers rest, or the last one rested. The rest of those that no operation has met
+    /// counts from `now`.
+    pub fn rests_until(&self, now: Nanos, verbs_take: Nanos) -> Nanos {
+        // The first one is being finished by the operation that has the right.
+        let met = usize::from(self.is_busy.load(Acquire));
+        let is_new = self.any() && self.list().iter().skip(met).any(|(_, due)| *due == Due::Later);
+        let next = if is_new { now.saturating_add(verbs_take) } else { 0 };
+        self.rests_until.load(Relaxed).max(next)
     }
 
     pub fn push(&self, left: T, due: Due) {
@@ -101,7 +116,9 @@ impl<T: Clone> Finishing<'_, T> {
         let mut list = self.of.list();
         for (_, due) in list.iter_mut() {
             if let Due::Later = due {
-                *due = Due::At(now.saturating_add(verbs_take));
+                let until = now.saturating_add(verbs_take);
+                *due = Due::At(until);
+                self.of.rests_until.fetch_max(until, Relaxed);
             }
         }
         let is_due = |due: &Due| !matches!(due, Due::At(due) if now < *due);
@@ -154,6 +171,23 @@ mod tests {
         assert_eq!(finishing.next(15, 10, Order::Any), Some('a'), "its verbs have ended");
         finishing.done();
         assert!(!left.any());
+    }
+
+    #[test]
+    fn the_end_of_the_last_rest_is_known_after_it() {
+        let left = Leftovers::default();
+        left.push('a', Due::Now);
+        assert_eq!(left.rests_until(1, 10), 0);
+        left.push('b', Due::Later);
+        assert_eq!(left.rests_until(1, 10), 11, "nobody has met it");
+        let mut finishing = left.begin().expect("the right is free");
+        assert_eq!(finishing.next(2, 10, Order::Any), Some('a'));
+        assert_eq!(left.rests_until(3, 10), 12, "the one that is being finished does not rest");
+        finishing.done();
+        assert_eq!(finishing.next(12, 10, Order::Any), Some('b'));
+        finishing.failed();
+        drop(finishing);
+        assert_eq!(left.rests_until(20, 10), 12, "a failure starts no rest");
     }
 
     #[test]

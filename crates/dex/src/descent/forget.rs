@@ -4,11 +4,12 @@
 //! a copy that is older than remote memory.
 
 use pando_cache::{FrameId, FrameState};
-use pando_fabric::{Endpoint, GlobalAddr, Patience};
+use pando_fabric::{Endpoint, GlobalAddr};
 
 use crate::error::{DexError, Result};
 use crate::layout::Layout;
 use crate::node::Target;
+use crate::tree::patience::Patience;
 use crate::tree::{Ctx, Tree};
 
 /// Forgets any cooling copy of the leaf of `key`, after a failed call below `node` that may have changed the
@@ -44,9 +45,9 @@ pub(crate) async fn forget_copy<L: Layout, E: Endpoint>(
     if leaf == node {
         return Ok(());
     }
-    let patience = Patience::new(tree.config.patience_ns);
+    let patience = Patience::default();
     while tree.cache.invalidate(ctx.worker, leaf).is_err() {
-        patience.wait(ctx.ep, "the copy of a leaf").await?;
+        patience.wait(tree, ctx, "the copy of a leaf").await?;
     }
     Ok(())
 }

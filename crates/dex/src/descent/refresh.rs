@@ -5,13 +5,14 @@
 
 use pando_cache::sync::Word;
 use pando_cache::{Expelled, FrameId, FrameState};
-use pando_fabric::{Endpoint, GlobalAddr, PageBuf, Patience};
+use pando_fabric::{Endpoint, GlobalAddr, PageBuf};
 
 use crate::descent::read;
 use crate::descent::walk::Slot;
 use crate::error::{Attempt, Result, Retry};
 use crate::layout::{Layout, header};
 use crate::node::{Node, Target};
+use crate::tree::patience::Patience;
 use crate::tree::{Ctx, Tree, count};
 
 /// Refreshes the cached copy of a shared parent that named a wrong child, and restarts.
@@ -99,12 +100,12 @@ pub(crate) async fn install<L: Layout, E: Endpoint>(
     addr: GlobalAddr,
     page: &PageBuf,
 ) -> Result<()> {
-    let patience = Patience::new(tree.config.patience_ns);
+    let patience = Patience::default();
     loop {
         let Some(id) = tree.cache.table().frame_of(addr) else { return Ok(()) };
         let frame = tree.cache.frame(id);
         let Ok(guard) = frame.exclusive() else {
-            patience.wait(ctx.ep, "the latch of a shared node").await?;
+            patience.wait(tree, ctx, "the latch of a shared node").await?;
             continue;
         };
         let held = frame.addr() == addr.raw() && guard.state() != FrameState::Free;
@@ -138,10 +139,10 @@ pub(crate) async fn drop_shared_copies<L: Layout, E: Endpoint>(
     ctx: Ctx<'_, E>,
 ) -> Result<()> {
     let is_shared = |words: &[Word]| tree.node(words).is_shared();
-    let patience = Patience::new(tree.config.patience_ns);
+    let patience = Patience::default();
     for id in (0..tree.cache.frames() as u32).map(FrameId).filter(|&id| id != tree.root) {
         while tree.cache.expel(ctx.worker, ctx.ep, tree.shape(), id, is_shared).await? == Expelled::Busy {
-            patience.wait(ctx.ep, "the copy of a shared node").await?;
+            patience.wait(tree, ctx, "the copy of a shared node").await?;
         }
     }
     Ok(())

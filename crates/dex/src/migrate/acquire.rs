@@ -15,7 +15,7 @@
 
 use std::sync::atomic::AtomicBool;
 
-use pando_fabric::{Endpoint, Patience};
+use pando_fabric::Endpoint;
 
 use crate::descent::{read, refresh};
 use crate::error::{Attempt, DexError, Result, Retry};
@@ -27,6 +27,7 @@ use crate::ownership::view::View;
 use crate::recovery::dead_holders;
 use crate::recovery::restart::RestartPolicy;
 use crate::smo::orphans;
+use crate::tree::patience::Patience;
 use crate::tree::{Ctx, Tree, gate};
 
 /// Takes over keys that their former owner has left, or takes back keys that this compute server left and no
@@ -101,7 +102,7 @@ pub(crate) async fn extend_to<L: Layout, E: Endpoint>(
 async fn renew_root<L: Layout, E: Endpoint>(tree: &Tree<L>, ctx: Ctx<'_, E>) -> Result<()> {
     let frame = tree.cache.frame(tree.root);
     let node = tree.node_mut(frame);
-    let patience = Patience::new(tree.config.patience_ns);
+    let patience = Patience::default();
     while node.is_shared() {
         match read::read_shared(tree, ctx, tree.config.root, &tree.view(ctx)).await {
             Ok(page) => {
@@ -124,7 +125,7 @@ async fn renew_root<L: Layout, E: Endpoint>(tree: &Tree<L>, ctx: Ctx<'_, E>) -> 
             Err(Retry::Failed(error)) => return Err(error),
             Err(Retry::Restart | Retry::Crowded(_)) => dead_holders::settle_locks(tree, ctx).await?,
         }
-        patience.wait(ctx.ep, "the root").await?;
+        patience.wait(tree, ctx, "the root").await?;
     }
     Ok(())
 }

@@ -20,7 +20,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64};
 use pando_cache::sync::Word;
 use pando_cache::{Expelled, FrameId, FrameState};
 use pando_fabric::defect::defect;
-use pando_fabric::{Endpoint, GlobalAddr, Patience, join_all};
+use pando_fabric::{Endpoint, GlobalAddr, join_all};
 use pando_log::defect::OfMoves;
 
 use crate::descent::{read, refresh};
@@ -36,6 +36,7 @@ use crate::shared::locked::{self, LockedNode};
 use crate::shared::record;
 use crate::smo::split;
 use crate::tree::journal::Room;
+use crate::tree::patience::Patience;
 use crate::tree::{self, Ctx, Tree, VersionedNode, gate};
 
 /// Number of frames that a worker draws at a time.
@@ -304,7 +305,7 @@ async fn share_locked<L: Layout, E: Endpoint>(
     room: &mut Room<'_>,
 ) -> Attempt<bool> {
     let view = tree.view(ctx);
-    let patience = Patience::new(tree.config.patience_ns);
+    let patience = Patience::default();
     loop {
         match share_latched(tree, &view, node, locked, room)? {
             Shared::Done => return Ok(true),
@@ -312,7 +313,7 @@ async fn share_locked<L: Layout, E: Endpoint>(
             Shared::NotYet => {}
         }
         // A write-back in progress would land after the write-through.
-        patience.wait(ctx.ep, "the write-back of a node that becomes shared").await?;
+        patience.wait(tree, ctx, "the write-back of a node that becomes shared").await?;
     }
 }
 
@@ -355,7 +356,7 @@ async fn leave_root<L: Layout, E: Endpoint>(
     flushed: &mut Flushed,
 ) -> Result<()> {
     let frame = tree.cache.frame(tree.root);
-    let patience = Patience::new(tree.config.patience_ns);
+    let patience = Patience::default();
     let mut written = 0;
     while !tree.node(frame).is_shared() {
         let clean = tree.cache.flush_frame(ctx.worker, ctx.ep, tree.shape(), frame, &mut written).await?;
@@ -367,7 +368,7 @@ async fn leave_root<L: Layout, E: Endpoint>(
             }
             guard.release_unchanged();
         }
-        patience.wait(ctx.ep, "the root to be written back").await?;
+        patience.wait(tree, ctx, "the root to be written back").await?;
     }
     flushed.nodes_written += written;
     flushed.bytes_written += written * tree.node_bytes();
@@ -456,7 +457,7 @@ impl<L: Layout> Leaving<'_, L> {
             split::cut_at(tree, ctx, end).await?;
             share_path(tree, ctx, end).await?;
         }
-        let patience = Patience::new(tree.config.patience_ns);
+        let patience = Patience::default();
         let mut left: Vec<_> = (0..tree.cache.frames() as u32).map(FrameId).collect();
         while !left.is_empty() {
             let mut busy = Vec::new();
@@ -464,7 +465,7 @@ impl<L: Layout> Leaving<'_, L> {
                 busy.extend(self.expel_some(ctx, some, false, &mut flushed).await?);
             }
             if busy.len() == left.len() {
-                patience.wait(ctx.ep, "nodes of the keys that go").await?;
+                patience.wait(tree, ctx, "nodes of the keys that go").await?;
             }
             left = busy;
         }
@@ -518,14 +519,14 @@ pub(crate) async fn change_view<L: Layout, E: Endpoint>(
     change: impl Fn(&View) -> View,
     changed: &AtomicBool,
 ) -> Result<()> {
-    let patience = Patience::new(tree.config.patience_ns);
+    let patience = Patience::default();
     while !tree.ownership.gate.turn_over(&change) {
-        patience.wait(ctx.ep, "operations that began before an earlier move").await?;
+        patience.wait(tree, ctx, "operations that began before an earlier move").await?;
     }
     changed.store(true, Ordering::Relaxed);
-    let patience = Patience::new(tree.config.patience_ns);
+    let patience = Patience::default();
     while !tree.ownership.gate.is_drained() {
-        patience.wait(ctx.ep, "operations that began before the move").await?;
+        patience.wait(tree, ctx, "operations that began before the move").await?;
     }
     // Leftovers of cut-off operations must not take effect once another compute server owns the keys.
     unfinished::finish_all(tree, ctx).await

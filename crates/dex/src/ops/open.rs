@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use pando_cache::{Cache, FrameId, FrameRef};
-use pando_fabric::{Endpoint, GlobalAddr, LATER_MAX, Patience};
+use pando_fabric::{Endpoint, GlobalAddr, LATER_MAX};
 use pando_pool::{Leftovers, Placement, Pool};
 
 use crate::costs::Costs;
@@ -18,6 +18,7 @@ use crate::ownership::range::KeyRange;
 use crate::ownership::view::Ownership;
 use crate::recovery::{dead_holders, free, room, unfinished};
 use crate::tree::left_behind::LeftBehind;
+use crate::tree::patience::Patience;
 use crate::tree::spreading::Spread;
 use crate::tree::suspects::Suspects;
 use crate::tree::{self, Ctx, HOME, SmoCounters, Tree, TreeConfig};
@@ -135,7 +136,7 @@ async fn create_nodes<L: Layout, E: Endpoint>(
 
 pub(crate) async fn admit_root<L: Layout, E: Endpoint>(tree: &Tree<L>, ctx: Ctx<'_, E>) -> Result<FrameId> {
     let addr = tree.config.root;
-    let patience = Patience::new(tree.config.patience_ns);
+    let patience = Patience::default();
     let page = loop {
         let view = tree.view(ctx);
         let read = match view.is_partitioned() {
@@ -146,7 +147,7 @@ pub(crate) async fn admit_root<L: Layout, E: Endpoint>(tree: &Tree<L>, ctx: Ctx<
             Ok(page) => break page,
             Err(Retry::Restart | Retry::Crowded(_)) => {
                 dead_holders::settle_locks(tree, ctx).await?;
-                patience.wait(ctx.ep, "the root").await?;
+                patience.wait(tree, ctx, "the root").await?;
             }
             Err(Retry::Failed(error)) => return Err(error),
         }

@@ -8,11 +8,12 @@
 use std::cell::{Cell, OnceCell};
 
 use pando_cache::CacheError;
-use pando_fabric::{Endpoint, Nanos};
+use pando_fabric::Endpoint;
 
 use crate::error::{Crowding, DexError, Result, Retry};
 use crate::layout::Layout;
-use crate::recovery::{dead_holders, unfinished};
+use crate::recovery::dead_holders;
+use crate::tree::patience::Patience;
 use crate::tree::{Ctx, Tree};
 
 /// Number of restarts after which an operation on a tight cache takes the turn: the nodes that it brought in
@@ -23,11 +24,10 @@ const RESTARTS: u32 = 4;
 #[derive(Default)]
 pub(crate) struct RestartPolicy<'t> {
     turn: OnceCell<pando_cache::Turn<'t>>,
-    /// Deadline, and the number of turns that had ended when it was set.
-    deadline: Cell<Option<(Nanos, u64)>>,
+    patience: Patience,
+    /// Number of turns that had ended when the patience started; `None` before that.
+    turns_ended: Cell<Option<u64>>,
     restarts: Cell<u32>,
-    /// The deadline was extended once for the rest of leftovers.
-    waits_for_rest: Cell<bool>,
 }
 
 impl<'t> RestartPolicy<'t> {
@@ -116,30 +116,22 @@ impl<'t> RestartPolicy<'t> {
 
     /// Context of an operation that goes on with the turn.
     fn start<'s, E: Endpoint>(&'s self, ctx: Ctx<'s, E>, turn: pando_cache::Turn<'t>) -> Ctx<'s, E> {
-        self.deadline.set(None);
+        self.turns_ended.set(None);
         Ctx { ep: ctx.ep, worker: self.turn.get_or_init(|| turn).worker() }
     }
 
     /// Whether the operation may try longer. Its patience starts anew whenever the turn of another operation
     /// has ended, since that one made progress, up to the operation's time limit.
     fn has_patience<L: Layout, E: Endpoint>(&self, tree: &Tree<L>, ctx: Ctx<'_, E>) -> bool {
-        let (now, ended) = (ctx.ep.now(), tree.cache.turns_ended());
-        match self.deadline.get() {
-            Some((deadline, seen)) if seen == ended && now < deadline => true,
-            Some((_, seen)) if seen == ended && !self.may_wait_for_rest(tree) => false,
-            Some(_) if ctx.ep.is_over(now) => false,
+        let ended = tree.cache.turns_ended();
+        match self.turns_ended.replace(Some(ended)) {
+            Some(seen) if seen == ended => !self.patience.is_over(tree, ctx),
+            Some(_) if ctx.ep.is_over(ctx.ep.now()) => false,
             _ => {
-                let rest = if self.waits_for_rest.get() { tree.pool.verbs_take() } else { 0 };
-                let until = ctx.ep.wait_until(now, tree.config.patience_ns.saturating_add(rest));
-                self.deadline.set(Some((until, ended)));
+                self.patience.start(tree, ctx);
                 true
             }
         }
-    }
-
-    /// Whether there are leftovers whose rest may exceed the patience; true at most once per operation.
-    fn may_wait_for_rest<L: Layout>(&self, tree: &Tree<L>) -> bool {
-        (unfinished::is_any(tree) || tree.pool.has_left_locks()) && !self.waits_for_rest.replace(true)
     }
 
     fn is_starving<L: Layout, E: Endpoint>(&self, tree: &Tree<L>, ctx: Ctx<'_, E>) -> bool {

@@ -21,6 +21,7 @@ use crate::layout::{Layout, header};
 use crate::node::HasWords;
 use crate::shared::record::Promised;
 use crate::tree::journal;
+use crate::tree::patience::Patience;
 use crate::tree::{Ctx, Tree, clear, count};
 
 /// A shared node that this worker has locked, with the bytes of remote memory.
@@ -119,10 +120,10 @@ async fn lock_word<'t, L: Layout, E: Endpoint>(
     ctx: Ctx<'_, E>,
     addr: GlobalAddr,
 ) -> Attempt<RemoteLock<'t>> {
-    let (mut deadline, mut waits_for_rest) = (deadline(tree, ctx), false);
+    let patience = Patience::default();
     let between_looks = tree.config.patience_ns / LOOKS_AT_HOLDER;
     loop {
-        let next_look = ctx.ep.now().saturating_add(between_looks).min(deadline);
+        let next_look = ctx.ep.now().saturating_add(between_looks).min(patience.deadline(tree, ctx));
         match tree.pool.lock(ctx.ep, addr, next_look).await {
             Ok(lock) => {
                 if !defect(OfMoves::LockUnpersisted) {
@@ -136,17 +137,9 @@ async fn lock_word<'t, L: Layout, E: Endpoint>(
                     tree.suspects.condemn(addr, holder);
                     return Err(Retry::Restart);
                 }
-                let now = ctx.ep.now();
-                if now < deadline {
-                    continue;
-                }
-                if waits_for_rest || !tree.pool.has_left_locks() {
+                if patience.is_over(tree, ctx) {
                     return Err(DexError::from(PoolError::LockTimedOut { at, holder }).into());
                 }
-                // An operation of this process may have left the lock. It is given back only after its rest,
-                // which may exceed the patience, so the deadline is extended once.
-                let rest = tree.config.patience_ns.saturating_add(tree.pool.verbs_take());
-                (deadline, waits_for_rest) = (ctx.ep.wait_until(now, rest), true);
             }
             Err(PoolError::ReadOnly) => {
                 return Err(DexError::Layout("a pool that is only read cannot be changed".into()).into());

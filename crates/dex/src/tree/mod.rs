@@ -9,6 +9,7 @@ pub(crate) mod journal;
 pub(crate) mod left_behind;
 pub(crate) mod leftovers;
 pub(crate) mod new_node;
+pub(crate) mod patience;
 pub(crate) mod spreading;
 pub(crate) mod suspects;
 
