@@ -30,6 +30,8 @@ pub enum Service {
 pub(super) struct Finder {
     config: Config,
     index: String,
+    /// Whether the index has a log, so that a compute server that is gone may have an heir.
+    has_log: bool,
     /// Time of the last search, and the error of a partition without an operation port.
     last: Mutex<(Option<Instant>, Option<String>)>,
 }
@@ -51,6 +53,11 @@ impl Finder {
         };
         lock(&self.last).1 = missing;
         looked.map_or(Vec::new(), |partitions| addresses(&self.index, &partitions))
+    }
+
+    /// Whether it makes sense to wait for another compute server in place of one that is gone.
+    pub fn awaits_heirs(&self) -> bool {
+        self.has_log
     }
 
     /// Reason why some keys may have no compute server that can be reached.
@@ -143,7 +150,9 @@ impl Client {
     }
 
     fn find_now(config: &Config, index: &str) -> Result<Service> {
-        let partitions = partitions_of(config, index)?;
+        let (partitions, has_log) = looked(config, |cluster| {
+            Ok((cluster.partitions(index)?, cluster.index_info(index)?.log_bytes.is_some()))
+        })?;
         if partitions.iter().all(|partition| partition.owner == PartitionOwner::Nobody) {
             return Ok(Service::Nobody);
         }
@@ -154,7 +163,7 @@ impl Client {
         };
         let access = config.access.clone();
         let last = Mutex::new((None, missing));
-        let finder = Finder { config: config.clone(), index: index.to_owned(), last };
+        let finder = Finder { config: config.clone(), index: index.to_owned(), has_log, last };
         let client = Self::connect_by(ClientConfig::new(addresses).access(access), Some(finder))?;
         Ok(Service::Remote(client.open_index(index)?))
     }

@@ -3,8 +3,8 @@
 //! A session has a connection of its own to each compute server, made when it is first needed. An operation
 //! goes to the server that claims its key. After the answer "not owned", the session asks all servers what
 //! they own and tries again, until the deadline. A request that cannot be sent because its server is gone
-//! goes to another server if that has taken over the keys, and fails otherwise. A request that was sent is
-//! never sent again.
+//! goes to another server once that has taken over the keys. If the index has no log, so that nobody will, it fails. A
+//! request that was sent is never sent again.
 
 use std::cell::RefCell;
 use std::marker::PhantomData;
@@ -205,6 +205,8 @@ impl Inner {
     ) {
         // Reserved for asking whether another server has taken over the keys of one that is gone.
         let to_ask = self.deadline() / 4;
+        let awaits_heirs = self.index.shared.client.finder.as_ref().is_some_and(Finder::awaits_heirs);
+        let mut last_error = None;
         let mut left: Vec<usize> = (0..asked.len()).collect();
         loop {
             self.catch_up();
@@ -237,6 +239,10 @@ impl Inner {
             let left_now = detour.left(Duration::ZERO);
             exchange(&mut self.links, left_now, &mut |i, reply| match reply {
                 Ok(Reply::NotOwned) if !tells_refusals => again.push(i),
+                Err(error @ RemoteError::NotConnected { .. }) if awaits_heirs => {
+                    last_error = Some(error);
+                    again.push(i);
+                }
                 reply => answer(i, reply),
             });
             // 3. Repeat requests of an unreachable server at the new owner of their keys, or fail them.
@@ -247,6 +253,10 @@ impl Inner {
                 match down[number].clone() {
                     // Another server has taken over the keys.
                     _ if route(&self.claims, i).is_some_and(|owner| owner != number) => again.push(i),
+                    Some(error @ RemoteError::NotConnected { .. }) if awaits_heirs => {
+                        last_error = Some(error);
+                        again.push(i);
+                    }
                     Some(error) => answer(i, Err(error)),
                     None => unreachable!("it is down"),
                 }
@@ -256,6 +266,7 @@ impl Inner {
                 return;
             }
             if let Err(error) = detour.next(self) {
+                let error = last_error.unwrap_or(error);
                 again.into_iter().for_each(|i| answer(i, Err(error.clone())));
                 return;
             }
