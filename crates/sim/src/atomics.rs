@@ -30,8 +30,11 @@ struct Unit {
 }
 
 pub(crate) struct Atomics {
-    /// Units by low address bits: those of host memory, then those of the on-chip memory.
+    /// Units by low address bits: those of host memory, then those of the on-chip memory. Empty before the first
+    /// atomic, because large clusters have many servers without any.
     units: Vec<Unit>,
+    /// Number of units of host memory, and of the on-chip memory.
+    each: u64,
     /// The pipeline that issues on-chip atomics.
     pipeline: Serial,
     /// Disjoint, non-adjacent ranges of offsets that lie in on-chip memory.
@@ -57,7 +60,8 @@ pub(crate) enum Entry {
 impl Atomics {
     pub fn new(network: &Network) -> Self {
         Self {
-            units: vec![Unit::default(); 2 * network.atomic_units as usize],
+            units: Vec::new(),
+            each: network.atomic_units,
             pipeline: Serial::default(),
             on_chip: Vec::new(),
             blocker: None,
@@ -87,9 +91,11 @@ impl Atomics {
     }
 
     fn unit(&mut self, offset: u64) -> &mut Unit {
-        let host = self.units.len() / 2;
-        let first = if self.is_on_chip(offset) { host } else { 0 };
-        &mut self.units[first + (offset % host as u64) as usize]
+        let first = if self.is_on_chip(offset) { self.each } else { 0 };
+        if self.units.is_empty() {
+            self.units = vec![Unit::default(); 2 * self.each as usize];
+        }
+        &mut self.units[(first + offset % self.each) as usize]
     }
 
     /// Asks for the next verb of an operation to take effect. The verbs of a chain arrive together, so an
@@ -147,7 +153,7 @@ impl Atomics {
         }
     }
 
-    /// Busy time of each unit.
+    /// Busy time of each unit; empty before the first atomic.
     pub fn busy(&self) -> Vec<Nanos> {
         self.units.iter().map(|unit| unit.busy).collect()
     }

@@ -1,7 +1,9 @@
 //! Future events in the order in which they happen: by time, and by number at equal times.
 //!
-//! Most events are due within a few µs of virtual time, and a busy cluster has hundreds of them at any
-//! moment. A wheel of small buckets, whose turn is longer than that, finds the next one in a few ns.
+//! Most events are due within a few µs of virtual time. A wheel with a bucket for each ns, whose turn is longer than
+//! that, finds the next one in a few ns, however many events a large cluster has at a time. A bucket is a queue: its
+//! events have the same time, and come in the order of their numbers. Events of the heap keep this order too, because
+//! they enter the wheel before any event is added directly to their bucket.
 
 use std::cmp::Ordering;
 use std::collections::BinaryHeap;
@@ -64,28 +66,53 @@ impl PartialEq for Entry {
 
 impl Eq for Entry {}
 
-/// Width of a bucket in ns, as a power of two: a few events each at 100 million operations per second.
-const BUCKET_BITS: u32 = 3;
-/// Number of buckets: they cover 16 µs, more than a round trip.
-const BUCKETS: u64 = 2_048;
+/// Number of buckets of 1 ns: 16 µs, more than a round trip.
+const BUCKETS: u64 = 1 << 14;
+const WORDS: usize = BUCKETS as usize / 64;
+/// End of a list.
+const NONE: u32 = u32::MAX;
+
+/// First and last entry of a queue; `first` is [`NONE`] if it is empty.
+#[derive(Clone, Copy)]
+struct Bucket {
+    first: u32,
+    last: u32,
+}
+
+/// An event of the wheel, or an unused place.
+struct Link {
+    event: Event,
+    next: u32,
+}
 
 /// Future events: a wheel of buckets for the near ones, a heap for the others.
 pub(crate) struct Events {
-    /// Bucket `time >> BUCKET_BITS`, modulo the number of buckets; unordered.
-    buckets: Vec<Vec<Entry>>,
-    /// Bitmap of the nonempty buckets.
-    occupied: [u64; BUCKETS as usize / 64],
-    /// Bucket of the latest event that happened. No entry of the wheel is earlier, or a full turn later.
-    turn: u64,
+    /// Bucket of each time, modulo the number of buckets.
+    buckets: Box<[Bucket]>,
+    links: Vec<Link>,
+    /// List of the unused links. The one used last is first, so that few cache lines are in use.
+    free: u32,
+    /// Bitmap of the nonempty buckets, and of its nonzero words.
+    occupied: [u64; WORDS],
+    words: [u64; WORDS / 64],
+    /// Time of the latest event that happened. No entry of the wheel is earlier, or a full turn later.
+    now: Nanos,
     far: BinaryHeap<Entry>,
     number: u64,
 }
 
 impl Default for Events {
     fn default() -> Self {
-        let buckets = (0..BUCKETS).map(|_| Vec::new()).collect();
-        let occupied = [0; BUCKETS as usize / 64];
-        Self { buckets, occupied, turn: 0, far: BinaryHeap::new(), number: 0 }
+        Self {
+            buckets: vec![Bucket { first: NONE, last: NONE }; BUCKETS as usize].into(),
+            links: Vec::new(),
+            free: NONE,
+            occupied: [0; WORDS],
+            words: [0; WORDS / 64],
+            now: 0,
+            far: BinaryHeap::new(),
+            number: 0,
+        }
     }
 }
 
@@ -93,58 +120,95 @@ impl Events {
     /// Adds an event at or after the latest event that happened.
     #[inline]
     pub fn push(&mut self, at: Nanos, event: Event) {
-        self.number += 1;
-        self.place(Entry { at, number: self.number, event });
-    }
-
-    #[inline]
-    fn place(&mut self, entry: Entry) {
-        let turn = entry.at >> BUCKET_BITS;
-        debug_assert!(turn >= self.turn, "an event of the past");
-        if turn - self.turn >= BUCKETS {
-            self.far.push(entry);
-            return;
+        debug_assert!(at >= self.now, "an event of the past");
+        if at - self.now < BUCKETS {
+            return self.place(at, event);
         }
-        let bucket = (turn % BUCKETS) as usize;
-        self.buckets[bucket].push(entry);
-        self.occupied[bucket / 64] |= 1 << (bucket % 64);
+        self.number += 1;
+        self.far.push(Entry { at, number: self.number, event });
     }
 
-    /// The first nonempty bucket.
+    /// Appends an event to the queue of its bucket.
+    #[inline]
+    fn place(&mut self, at: Nanos, event: Event) {
+        let link = Link { event, next: NONE };
+        let place = match self.links.get_mut(self.free as usize) {
+            Some(unused) => {
+                let place = self.free;
+                self.free = std::mem::replace(unused, link).next;
+                place
+            }
+            None => {
+                self.links.push(link);
+                self.links.len() as u32 - 1
+            }
+        };
+        let number = (at % BUCKETS) as usize;
+        let Bucket { first, last } = &mut self.buckets[number];
+        match *first {
+            NONE => {
+                *first = place;
+                self.occupied[number / 64] |= 1 << (number % 64);
+                self.words[number / 4096] |= 1 << (number / 64 % 64);
+            }
+            _ => self.links[*last as usize].next = place,
+        }
+        *last = place;
+    }
+
+    /// Number of the first nonempty bucket at or after that of the present.
     #[inline]
     fn first(&self) -> Option<usize> {
-        let start = (self.turn % BUCKETS) as usize;
-        let (word, bit) = (start / 64, start % 64);
-        let rest = self.occupied[word] >> bit << bit;
+        let start = (self.now % BUCKETS) as usize;
+        let word = start / 64;
+        let rest = self.occupied[word] >> (start % 64) << (start % 64);
         if rest != 0 {
             return Some(word * 64 + rest.trailing_zeros() as usize);
         }
-        let words = self.occupied.len();
-        // The word of the start is visited again at the end, for the buckets almost a turn ahead.
-        (1..=words).map(|i| (word + i) % words).find(|&word| self.occupied[word] != 0).map(|word| {
-            let bits = self.occupied[word];
-            word * 64 + bits.trailing_zeros() as usize
-        })
+        let word = self.next_word(word)?;
+        Some(word * 64 + self.occupied[word].trailing_zeros() as usize)
     }
 
+    /// The first nonzero word of the bitmap after `word`, which comes last itself: its buckets before the present are
+    /// almost a turn ahead.
     #[inline]
+    fn next_word(&self, word: usize) -> Option<usize> {
+        let (group, bit) = (word / 64, word % 64);
+        let of = |group: usize, bits: u64| group * 64 + bits.trailing_zeros() as usize;
+        // Shifted twice, because a shift by 64 is none.
+        let rest = self.words[group] >> bit >> 1 << bit << 1;
+        if rest != 0 {
+            return Some(of(group, rest));
+        }
+        let groups = self.words.len();
+        let mut others = (1..=groups).map(|i| (group + i) % groups);
+        others.find(|&group| self.words[group] != 0).map(|group| of(group, self.words[group]))
+    }
+
+    /// The time of a bucket.
+    #[inline]
+    fn time_of(&self, bucket: usize) -> Nanos {
+        self.now + (bucket as u64).wrapping_sub(self.now) % BUCKETS
+    }
+
     /// Takes the earliest event.
+    #[inline]
     pub fn pop(&mut self) -> Option<(Nanos, Event)> {
-        let Some(first) = self.first() else {
+        let Some(number) = self.first() else {
             let Entry { at, event, .. } = self.far.pop()?;
             self.turn_to(at);
             return Some((at, event));
         };
-        let bucket = &mut self.buckets[first];
-        let mut earliest = 0;
-        for i in 1..bucket.len() {
-            if bucket[i] > bucket[earliest] {
-                earliest = i;
-            }
-        }
-        let Entry { at, event, .. } = bucket.swap_remove(earliest);
-        if bucket.is_empty() {
-            self.occupied[first / 64] &= !(1 << (first % 64));
+        let at = self.time_of(number);
+        let bucket = &mut self.buckets[number];
+        let place = bucket.first;
+        let link = &mut self.links[place as usize];
+        let event = link.event;
+        bucket.first = std::mem::replace(&mut link.next, self.free);
+        self.free = place;
+        if bucket.first == NONE {
+            self.occupied[number / 64] &= !(1 << (number % 64));
+            self.words[number / 4096] &= !(u64::from(self.occupied[number / 64] == 0) << (number / 64 % 64));
         }
         self.turn_to(at);
         Some((at, event))
@@ -153,10 +217,10 @@ impl Events {
     /// Advances the wheel to `at` and moves the events that come within a turn from the heap into buckets.
     #[inline]
     fn turn_to(&mut self, at: Nanos) {
-        self.turn = at >> BUCKET_BITS;
-        while self.far.peek().is_some_and(|far| (far.at >> BUCKET_BITS) - self.turn < BUCKETS) {
-            if let Some(near) = self.far.pop() {
-                self.place(near);
+        self.now = at;
+        while self.far.peek().is_some_and(|far| far.at - at < BUCKETS) {
+            if let Some(Entry { at, event, .. }) = self.far.pop() {
+                self.place(at, event);
             }
         }
     }
@@ -164,13 +228,13 @@ impl Events {
     #[inline]
     pub fn next_time(&self) -> Option<Nanos> {
         match self.first() {
-            Some(first) => self.buckets[first].iter().map(|entry| entry.at).min(),
+            Some(first) => Some(self.time_of(first)),
             None => self.far.peek().map(|entry| entry.at),
         }
     }
 }
 
-const _: () = assert!(size_of::<Entry>() == 24);
+const _: () = assert!(size_of::<Link>() == 12);
 
 #[cfg(test)]
 mod tests {

@@ -50,14 +50,9 @@ impl World {
         let op = self.ops.get(id);
         let (Poster { worker, server, .. }, credits) = (op.poster, op.credits);
         let limit = self.model.network.reads_outstanding;
-        let queue_pair = &mut self.worker(worker).queue_pairs[server];
-        let is_full = queue_pair.outstanding > 0 && queue_pair.outstanding + credits > limit && credits > 0;
-        if is_full || !queue_pair.waiting.is_empty() {
-            queue_pair.waiting.push_back(id);
-            return;
+        if self.worker(worker).queue_pairs.enter(server, id, credits, limit) {
+            self.send(id, at);
         }
-        queue_pair.outstanding += credits;
-        self.send(id, at);
     }
 
     /// Returns the credits of a completed operation and sends the operations that waited for them.
@@ -65,15 +60,11 @@ impl World {
         let op = self.ops.get(id);
         let (Poster { worker, server, .. }, credits) = (op.poster, std::mem::take(&mut op.credits));
         let limit = self.model.network.reads_outstanding;
-        self.worker(worker).queue_pairs[server].outstanding -= credits;
-        while let Some(&next) = self.worker(worker).queue_pairs[server].waiting.front() {
-            let credits = self.ops.get(next).credits;
-            let queue_pair = &mut self.worker(worker).queue_pairs[server];
-            if queue_pair.outstanding > 0 && queue_pair.outstanding + credits > limit && credits > 0 {
-                return;
-            }
-            queue_pair.waiting.pop_front();
-            queue_pair.outstanding += credits;
+        self.worker(worker).queue_pairs.give_back(server, credits);
+        loop {
+            let Self { workers, ops, .. } = self;
+            let queue_pairs = &mut workers[worker as usize].queue_pairs;
+            let Some(next) = queue_pairs.take_next(server, limit, |id| ops.get(id).credits) else { return };
             self.send(next, self.now);
         }
     }
@@ -83,7 +74,7 @@ impl World {
         let op = self.ops.get(id);
         let Poster { worker, server, .. } = op.poster;
         let compute_server = self.worker(worker).compute_server;
-        let (link, life) = (self.links[compute_server][server], self.servers[server].life);
+        let (link, life) = (self.link(compute_server, server), self.servers[server].life);
         let op = self.ops.get(id);
         (op.link_life, op.server_life) = (link.life, life);
         if link.is_lost {
@@ -139,7 +130,7 @@ impl World {
         let op = self.ops.get(id);
         let (Poster { worker, server, .. }, lives) = (op.poster, (op.server_life, op.link_life));
         let compute_server = self.worker(worker).compute_server;
-        let (server_life, link_life) = (self.servers[server].life, self.links[compute_server][server].life);
+        let (server_life, link_life) = (self.servers[server].life, self.link(compute_server, server).life);
         let is_there = lives.0 == server_life;
         if is_there && (lives.1 == link_life || (on_its_way && self.random.next() & 1 == 0)) {
             return false;

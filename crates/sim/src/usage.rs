@@ -82,7 +82,9 @@ impl Usage {
     pub fn since(&self, before: &Self) -> Shares {
         let time = (self.now - before.now).max(1) as f64;
         let share = |busy: Nanos| busy as f64 / time;
+        // What has no entry before was not busy then.
         let most = |now: &[Nanos], before: &[Nanos]| {
+            let before = before.iter().chain(std::iter::repeat(&0));
             now.iter().zip(before).map(|(now, before)| now - before).max().unwrap_or(0)
         };
         let units = self.atomics.iter().zip(&before.atomics).map(|(now, before)| most(now, before));

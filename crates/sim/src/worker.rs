@@ -30,28 +30,94 @@ pub(crate) struct Worker {
     pub computed: Nanos,
     /// Total wait for other threads of the server.
     pub contended: Nanos,
-    /// One per memory server.
-    pub queue_pairs: Vec<QueuePair>,
+    pub queue_pairs: QueuePairs,
 }
 
-/// Connection of one thread to one memory server.
+/// Connections of one thread to all memory servers. A large cluster has tens of millions of connections, of which a
+/// thread uses a few at any moment: only these are stored, and found by looking at all of them.
 #[derive(Default)]
-pub(crate) struct QueuePair {
+pub(crate) struct QueuePairs {
+    in_use: Vec<QueuePair>,
+}
+
+/// Connection of one thread to one memory server, in use.
+struct QueuePair {
+    server: usize,
     /// READs and atomics in flight.
-    pub outstanding: u32,
+    outstanding: u32,
     /// Operations that wait for the limit, and those behind them.
-    pub waiting: VecDeque<OpId>,
+    waiting: VecDeque<OpId>,
+}
+
+impl QueuePair {
+    /// Whether `credits` more READs and atomics exceed the limit. One operation alone never does.
+    fn is_full(&self, credits: u32, limit: u32) -> bool {
+        self.outstanding > 0 && self.outstanding + credits > limit && credits > 0
+    }
+}
+
+impl QueuePairs {
+    #[inline]
+    fn place(&self, server: usize) -> Option<usize> {
+        self.in_use.iter().position(|pair| pair.server == server)
+    }
+
+    /// Adds an operation. Returns whether it can be sent; otherwise it waits for the ones before it.
+    #[inline]
+    pub fn enter(&mut self, server: usize, id: OpId, credits: u32, limit: u32) -> bool {
+        let Some(place) = self.place(server) else {
+            if credits > 0 {
+                self.in_use.push(QueuePair { server, outstanding: credits, waiting: VecDeque::new() });
+            }
+            return true;
+        };
+        let pair = &mut self.in_use[place];
+        if pair.is_full(credits, limit) || !pair.waiting.is_empty() {
+            pair.waiting.push_back(id);
+            return false;
+        }
+        pair.outstanding += credits;
+        true
+    }
+
+    /// Returns the credits of a completed operation.
+    #[inline]
+    pub fn give_back(&mut self, server: usize, credits: u32) {
+        let Some(place) = self.place(server) else { return };
+        let pair = &mut self.in_use[place];
+        pair.outstanding -= credits;
+        if pair.outstanding == 0 && pair.waiting.is_empty() {
+            self.in_use.swap_remove(place);
+        }
+    }
+
+    /// Takes the first waiting operation if it can be sent. `credits_of` gives the credits of an operation.
+    #[inline]
+    pub fn take_next(
+        &mut self,
+        server: usize,
+        limit: u32,
+        credits_of: impl FnOnce(OpId) -> u32,
+    ) -> Option<OpId> {
+        let place = self.place(server)?;
+        let pair = &mut self.in_use[place];
+        let next = *pair.waiting.front()?;
+        let credits = credits_of(next);
+        if pair.is_full(credits, limit) {
+            return None;
+        }
+        pair.waiting.pop_front();
+        pair.outstanding += credits;
+        if pair.outstanding == 0 && pair.waiting.is_empty() {
+            self.in_use.swap_remove(place);
+        }
+        Some(next)
+    }
 }
 
 impl Worker {
-    pub fn new(compute_server: usize, core: u32, servers: usize, now: Nanos) -> Self {
-        let queue_pairs = (0..servers).map(|_| QueuePair::default()).collect();
-        Self { compute_server, core, free_at: now, queue_pairs, ..Self::default() }
-    }
-
-    /// Adds the queue pair of a new memory server.
-    pub fn add_server(&mut self) {
-        self.queue_pairs.push(QueuePair::default());
+    pub fn new(compute_server: usize, core: u32, now: Nanos) -> Self {
+        Self { compute_server, core, free_at: now, ..Self::default() }
     }
 
     /// Makes the worker a thread of a run, or ends that.

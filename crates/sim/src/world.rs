@@ -78,8 +78,12 @@ pub(crate) struct World {
     pub servers: Vec<Server>,
     pub nics: Vec<Nic>,
     /// By compute server, then memory server.
-    pub links: Vec<Vec<Link>>,
+    links: Vec<Vec<Link>>,
+    /// Whether a connection was ever lost. Otherwise nobody needs to look at one of a million.
+    has_lost: bool,
     pub workers: Vec<Worker>,
+    /// Number of threads by compute server.
+    threads: Vec<u32>,
     /// Resources for which threads contend, by compute server.
     contended: Vec<Contended>,
     pub random: Random,
@@ -114,7 +118,9 @@ impl World {
             ops: Ops::default(),
             nics: (0..compute_servers + regions.len()).map(|_| Nic::default()).collect(),
             links: vec![vec![Link::default(); regions.len()]; compute_servers],
+            has_lost: false,
             workers: Vec::new(),
+            threads: vec![0; compute_servers],
             contended: (0..compute_servers).map(|_| Contended::new(&model.compute)).collect(),
             random: Random::new(seed),
             due: None,
@@ -139,13 +145,13 @@ impl World {
             self.nics[worker.compute_server].connect(1, &self.model.network);
         }
         self.links.iter_mut().for_each(|links| links.push(Link::default()));
-        self.workers.iter_mut().for_each(Worker::add_server);
         Ok(())
     }
 
     pub fn add_worker(&mut self, compute_server: usize) -> WorkerId {
-        let core = self.workers.iter().filter(|other| other.compute_server == compute_server).count();
-        self.workers.push(Worker::new(compute_server, core as u32, self.servers.len(), self.now));
+        let core = self.threads[compute_server];
+        self.threads[compute_server] += 1;
+        self.workers.push(Worker::new(compute_server, core, self.now));
         self.nics[compute_server].connect(self.servers.len() as u64, &self.model.network);
         for server in &self.servers {
             self.nics[server.nic].connect(1, &self.model.network);
@@ -156,6 +162,12 @@ impl World {
     #[inline]
     pub fn worker(&mut self, id: WorkerId) -> &mut Worker {
         &mut self.workers[id as usize]
+    }
+
+    /// The connections of a compute server to a memory server.
+    #[inline]
+    pub fn link(&self, compute_server: usize, server: usize) -> Link {
+        if self.has_lost { self.links[compute_server][server] } else { Link::default() }
     }
 
     #[inline]
@@ -363,6 +375,7 @@ impl World {
             Fault::Disconnect { compute_server, server } => {
                 let link = &mut self.links[compute_server][index(server)];
                 link.is_lost = true;
+                self.has_lost = true;
                 link.life += 1;
             }
             Fault::Reconnect { compute_server, server } => {
