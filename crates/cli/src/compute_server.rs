@@ -19,6 +19,8 @@ use crate::daemon::{Daemon, DaemonArgs, check_listening, check_secrets};
 use crate::failure::Failure;
 use crate::pool;
 
+/// Time in which clients learn that the server ends.
+const LEAVING: Duration = Duration::from_millis(100);
 /// Time after which a standby looks whether it is to stop.
 const LOOK: Duration = Duration::from_millis(200);
 /// Time between two looks at what other processes want to give or to have.
@@ -121,6 +123,7 @@ pub fn run(args: &ComputeServerArgs) -> Result<(), Failure> {
         follow(&index, &daemon);
         tracing::info!("stopping: what is cached is written back");
         let withdrawn = index.withdraw();
+        server.leave(LEAVING);
         drop((http, server));
         Ok(withdrawn?)
     })

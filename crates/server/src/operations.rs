@@ -14,6 +14,7 @@ use std::collections::{HashMap, HashSet};
 use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::rc::Rc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::task::Poll;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -96,6 +97,8 @@ struct Operations {
     slots: usize,
     body_max: u32,
     incarnation: u64,
+    /// Whether it counts as owning nothing.
+    is_leaving: AtomicBool,
     counters: Counters,
 }
 
@@ -189,7 +192,7 @@ impl Service for Operations {
                 return flight.stop();
             }
             let execute = async |request: &Request<'_>, out: &mut Vec<u8>| {
-                let keys = owned.now(&self.index);
+                let keys = owned.now(self);
                 execute(
                     session,
                     Scope { index: &self.index, described: &self.described, owned: &keys },
@@ -276,11 +279,15 @@ impl Operations {
 
 impl Owned {
     /// The keys that this process owns now.
-    fn now(&self, index: &Index) -> Rc<OwnedKeys> {
+    fn now(&self, operations: &Operations) -> Rc<OwnedKeys> {
+        let none = || OwnedKeys { epoch: 0, ranges: Vec::new() };
+        if operations.is_leaving.load(Relaxed) {
+            return Rc::new(none());
+        }
+        let index = &operations.index;
         let version = index.owned_keys_version();
         if self.version.get() != Some(version) {
-            let none = OwnedKeys { epoch: 0, ranges: Vec::new() };
-            *self.keys.borrow_mut() = Rc::new(index.owned_keys().unwrap_or(none));
+            *self.keys.borrow_mut() = Rc::new(index.owned_keys().unwrap_or_else(|_| none()));
             self.version.set(Some(version));
         }
         Rc::clone(&self.keys.borrow())
@@ -353,6 +360,7 @@ impl OperationServer {
             slots,
             body_max,
             incarnation: random_nonzero(),
+            is_leaving: AtomicBool::new(false),
             counters: Counters::default(),
         };
         let grace = Duration::ZERO;
@@ -373,6 +381,13 @@ impl OperationServer {
     /// Address at which it listens.
     pub fn addr(&self) -> SocketAddr {
         self.server.addr()
+    }
+
+    /// Refuses what is received from now on, as a server that owns none of the keys, for so long: clients then look for
+    /// another server, and none of them has a request here when this one ends.
+    pub fn leave(&self, time: Duration) {
+        self.server.service().is_leaving.store(true, Relaxed);
+        thread::sleep(time);
     }
 
     /// Counts since the start.
