@@ -137,7 +137,10 @@ impl<L: Layout> Run<L> {
             match done {
                 Ok(_) => self.note(number, at, value, true),
                 Err(DexError::Corrupt { addr, reason }) => panic!("{addr} is corrupt: {reason}"),
-                Err(_) => self.note(number, at, value, false),
+                Err(error) => {
+                    eprintln!("{}: process {number}, key {at}: {error}", ep.now());
+                    self.note(number, at, value, false);
+                }
             }
             ep.pace().await;
         }
