@@ -24,17 +24,16 @@ pub(crate) fn empty() -> Latency {
     Histogram::new_with_bounds(1, NS_MAX, 3).expect("a minute and three digits are valid bounds")
 }
 
-/// Times operations of one thread. Threads of a simulated cluster, which run on one thread of the host, share a
-/// histogram: it takes 0.2 MB.
-pub(crate) struct Stopwatch<'l> {
+/// Times operations of one thread.
+pub(crate) struct Stopwatch {
     until_next: Cell<u32>,
-    latency: &'l RefCell<Latency>,
+    latency: RefCell<Latency>,
 }
 
-impl<'l> Stopwatch<'l> {
+impl Stopwatch {
     /// Threads start at different positions, so that they do not read the clock in step.
-    pub fn new(thread: usize, latency: &'l RefCell<Latency>) -> Self {
-        Self { until_next: Cell::new(thread as u32 % SAMPLED), latency }
+    pub fn new(thread: usize) -> Stopwatch {
+        Stopwatch { until_next: Cell::new(thread as u32 % SAMPLED), latency: RefCell::new(empty()) }
     }
 
     /// Starts an operation; returns the time if the operation is timed.
@@ -62,5 +61,9 @@ impl<'l> Stopwatch<'l> {
             let ns = port.now().saturating_sub(started);
             self.latency.borrow_mut().saturating_record(ns.max(1));
         }
+    }
+
+    pub fn into_latency(self) -> Latency {
+        self.latency.into_inner()
     }
 }

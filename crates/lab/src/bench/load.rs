@@ -19,8 +19,6 @@ pub(crate) struct Generated {
     values: ValueCodec,
     /// Random integers of the keys in ascending order, in pieces. Empty for dense keys.
     pieces: Vec<Vec<u64>>,
-    /// Number of records to load.
-    records: u64,
 }
 
 impl Generated {
@@ -30,12 +28,7 @@ impl Generated {
             KeySpace::Dense | KeySpace::Packed => Vec::new(),
             KeySpace::Random64 => sorted_integers(&keys, threads as u64),
         };
-        Generated { keys, values, pieces, records: keys.records() }
-    }
-
-    /// The same, for an index that is empty at first.
-    pub fn without_records(self) -> Generated {
-        Generated { records: 0, ..self }
+        Generated { keys, values, pieces }
     }
 
     /// Passes the key numbers of the records in `range` to `each`, in the order of their keys.
@@ -58,7 +51,7 @@ impl Generated {
 
 impl SortedSource for Generated {
     fn len(&self) -> u64 {
-        self.records
+        self.keys.records()
     }
 
     fn visit(

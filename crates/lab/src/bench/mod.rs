@@ -16,7 +16,7 @@
 
 mod driver;
 mod hosted;
-pub(crate) mod latency;
+mod latency;
 pub(crate) mod load;
 mod report;
 mod run;

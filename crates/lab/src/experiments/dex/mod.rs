@@ -8,7 +8,6 @@ mod data;
 mod durability;
 mod elasticity;
 mod local;
-mod many_servers;
 mod offloading;
 mod peers;
 mod scaling;
@@ -41,7 +40,6 @@ pub(super) const EXPERIMENTS: &[Experiment] = &[
     sizes::FIG18,
     elasticity::BALANCE,
     durability::LOG_COSTS,
-    many_servers::SCALE,
 ];
 
 /// Columns of most tables.
