@@ -296,8 +296,8 @@ impl View {
         Self { epoch: self.epoch + 1, ..self.clone() }
     }
 
-    /// This view without `server`: it is out, its copies are gone, and of each volume that it served the first
-    /// whole backup is the primary. The same view, of the same epoch, if `server` is not in it.
+    /// This view without `server`: it is out, its copies are gone, and of each volume that it served the last
+    /// whole backup is the primary: a WRITE reaches it after all others, so these have what it has. The same view, of the same epoch, if `server` is not in it.
     ///
     /// # Errors
     /// If no whole copy of a volume would be left.
@@ -314,7 +314,7 @@ impl View {
                 continue;
             }
             let whole = |copy: &VolumeCopy| !copy.syncing || defect(Defect::SyncingPromoted);
-            match volume.backups.iter().position(whole) {
+            match volume.backups.iter().rposition(whole) {
                 Some(at) => {
                     volume.primary = VolumeCopy { syncing: false, ..volume.backups.remove(at) };
                     volume.since = next.epoch;

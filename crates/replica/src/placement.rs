@@ -79,7 +79,9 @@ impl Placement {
         let volumes = self.volumes.iter().map(|volume| {
             let all = [volume.primary].into_iter().chain(volume.backups.iter().copied());
             let left = all.filter(|copy| copy.server != server);
-            let primary = left.clone().find(|copy| !copy.is_syncing)?;
+            let mut whole = left.clone().filter(|copy| !copy.is_syncing);
+            // Else the last one that a WRITE reaches: all others have what it has.
+            let primary = whole.clone().find(|copy| *copy == volume.primary).or(whole.next_back())?;
             Some(Volume { len: volume.len, primary, backups: left.filter(|copy| *copy != primary).collect() })
         });
         Some(Self { epoch: self.epoch + 1, volumes: volumes.collect::<Option<_>>()? })
@@ -153,6 +155,9 @@ mod tests {
         assert_eq!(left.epoch, 2);
         assert_eq!(left.without(MemoryServerId(0)), None);
         assert_eq!(Placement::chained(1, &servers(3), 1).without(MemoryServerId(0)), None);
+        // What the new primary has, the other copy has as well.
+        let last = Placement::chained(1, &servers(3), 3).without(MemoryServerId(0)).expect("two are left");
+        assert_eq!((last.volumes[0].primary.server.0, last.volumes[0].backups[0].server.0), (2, 1));
     }
 
     #[test]

@@ -78,6 +78,15 @@ struct Detour {
     pause: Duration,
 }
 
+/// Requests that were not queued.
+#[derive(Default)]
+struct Queued {
+    /// Nobody owns their keys.
+    again: Vec<usize>,
+    /// Their server is down: its number, and the error.
+    unreached: Vec<(usize, usize, RemoteError)>,
+}
+
 impl Detour {
     fn new(deadline: Duration) -> Self {
         Self { until: Instant::now() + deadline, least: deadline / 8, pause: PAUSE_MIN }
@@ -203,38 +212,13 @@ impl Inner {
         detour: &mut Detour,
         answer: &mut Answer<'_>,
     ) {
-        // Reserved for asking whether another server has taken over the keys of one that is gone.
-        let to_ask = self.deadline() / 4;
         let awaits_heirs = self.index.shared.client.finder.as_ref().is_some_and(Finder::awaits_heirs);
         let mut last_error = None;
         let mut left: Vec<usize> = (0..asked.len()).collect();
         loop {
             self.catch_up();
-            let mut unreached: Vec<(usize, usize)> = Vec::new();
-            let mut again = Vec::new();
-            // Requests for a server that was not reachable a moment ago must not overtake earlier ones to it.
-            let mut down: Vec<Option<RemoteError>> = vec![None; self.links.len()];
             // 1. Queue each request at the link to its server.
-            for i in left {
-                let Some(number) = route(&self.claims, i) else {
-                    again.push(i);
-                    continue;
-                };
-                // `prepare` may have added servers.
-                down.resize(self.links.len().max(down.len()), None);
-                if down[number].is_none() {
-                    down[number] = self.prepare(number, detour.left(to_ask)).err();
-                }
-                let frame = &bytes[asked[i].frame.clone()];
-                match &down[number] {
-                    Some(_) => unreached.push((i, number)),
-                    None => {
-                        if let Err(error) = self.links[number].push(i, asked[i].op, frame) {
-                            answer(i, Err(error));
-                        }
-                    }
-                }
-            }
+            let Queued { mut again, unreached } = self.queue(left, asked, bytes, route, detour, answer);
             // 2. Send them, and pass on the answers.
             let left_now = detour.left(Duration::ZERO);
             exchange(&mut self.links, left_now, &mut |i, reply| match reply {
@@ -249,16 +233,15 @@ impl Inner {
             if !unreached.is_empty() {
                 self.refresh(detour.left(Duration::ZERO));
             }
-            for (i, number) in unreached {
-                match down[number].clone() {
+            for (i, number, error) in unreached {
+                match error {
                     // Another server has taken over the keys.
                     _ if route(&self.claims, i).is_some_and(|owner| owner != number) => again.push(i),
-                    Some(error @ RemoteError::NotConnected { .. }) if awaits_heirs => {
+                    RemoteError::NotConnected { .. } if awaits_heirs => {
                         last_error = Some(error);
                         again.push(i);
                     }
-                    Some(error) => answer(i, Err(error)),
-                    None => unreachable!("it is down"),
+                    error => answer(i, Err(error)),
                 }
             }
             // 4. Wait for an owner of the remaining keys.
@@ -273,6 +256,44 @@ impl Inner {
             again.sort_unstable();
             left = again;
         }
+    }
+
+    /// Queues each request at the link to its server.
+    fn queue(
+        &mut self,
+        requests: Vec<usize>,
+        asked: &[Asked],
+        bytes: &[u8],
+        route: &Route<'_>,
+        detour: &Detour,
+        answer: &mut Answer<'_>,
+    ) -> Queued {
+        // Reserved for asking whether another server has taken over the keys of one that is gone.
+        let to_ask = self.deadline() / 4;
+        let mut queued = Queued::default();
+        // Requests for a server that was not reachable a moment ago must not overtake earlier ones to it.
+        let mut down: Vec<Option<RemoteError>> = vec![None; self.links.len()];
+        for i in requests {
+            let Some(number) = route(&self.claims, i) else {
+                queued.again.push(i);
+                continue;
+            };
+            // `prepare` may have added servers.
+            down.resize(self.links.len().max(down.len()), None);
+            if down[number].is_none() {
+                down[number] = self.prepare(number, detour.left(to_ask)).err();
+            }
+            match &down[number] {
+                Some(error) => queued.unreached.push((i, number, error.clone())),
+                None => {
+                    let frame = &bytes[asked[i].frame.clone()];
+                    if let Err(error) = self.links[number].push(i, asked[i].op, frame) {
+                        answer(i, Err(error));
+                    }
+                }
+            }
+        }
+        queued
     }
 
     /// Sends requests to the servers that own their keys.
