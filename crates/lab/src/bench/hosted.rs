@@ -261,6 +261,7 @@ fn open_cluster(spec: &BenchSpec) -> Result<(Cluster, Place), BenchError> {
         .cache_options(spec.cache)
         .read_ahead(spec.read_ahead)
         .offload(spec.offload)
+        .whole_leaves(spec.whole_leaves)
         .durability(spec.durability)
         .memory_cores(spec.memory_cores.unwrap_or(1))
         .huge_pages(spec.huge_pages)

@@ -253,6 +253,7 @@ pub(super) fn open_tree<L: Layout>(
     config.range = range;
     config.patience_ns = shared.config.patience_ns();
     config.read_ahead = shared.config.read_ahead;
+    config.whole_leaves = shared.config.whole_leaves;
     config.offloading = Offloading::with_policy(shared.config.offload);
     config.log = log.map(|log| Arc::clone(&log.log));
     let worker = cache.worker();

@@ -168,6 +168,7 @@ pub struct Config {
     pub(crate) cache_options: CacheOptions,
     pub(crate) huge_pages: bool,
     pub(crate) read_ahead: usize,
+    pub(crate) whole_leaves: bool,
     pub(crate) offload: OffloadPolicy,
     pub(crate) memory_cores: usize,
     pub(crate) seed: Option<u64>,
@@ -201,6 +202,7 @@ impl Config {
             cache_options: CacheOptions::default(),
             huge_pages: true,
             read_ahead: READ_AHEAD,
+            whole_leaves: false,
             offload: OffloadPolicy::Never,
             memory_cores: 1,
             seed: None,
@@ -308,6 +310,13 @@ impl Config {
     /// limit reads only leaves that it needs.
     pub fn read_ahead(mut self, leaves: usize) -> Self {
         self.read_ahead = leaves;
+        self
+    }
+
+    /// Whether a changed leaf that is not cached is written as a whole, as in the paper of DEX, and not only the words that
+    /// changed; `false`. For comparisons.
+    pub fn whole_leaves(mut self, whole: bool) -> Self {
+        self.whole_leaves = whole;
         self
     }
 
