@@ -40,7 +40,8 @@ if [[ $part == admission || $part == all ]]; then
   done
 fi
 if [[ $part == ablations || $part == all ]]; then
-  for switch in '--cooling fifo' '--leaf-admission 1' '--eviction random' '--no-swizzle' '--inner-fill 0.5'; do
+  for switch in '--cooling fifo' '--leaf-admission 1' '--eviction random' '--no-swizzle' '--inner-fill 0.5' \
+    '--leaf-writes changed'; do
     # shellcheck disable=SC2086
     row "read-only, $switch" --workload read-only $switch
     # shellcheck disable=SC2086
