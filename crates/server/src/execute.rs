@@ -45,6 +45,12 @@ pub(crate) async fn execute(
     out: &mut Vec<u8>,
 ) -> Ended {
     let reply = ReplyEncoder::begin(out, request.op());
+    let is_keyed =
+        !matches!(request, Request::Open { .. } | Request::Routes | Request::Ping | Request::Describe);
+    if is_keyed && scope.owned.ranges.is_empty() {
+        reply.not_owned(out);
+        return Ended::NotOwned;
+    }
     match attempt(session, scope, request, &reply, out).await {
         Ok(Done::Yes(yes)) => reply.finish(out, yes),
         Ok(Done::Swapped(Swapped::Done)) => reply.swapped(out, Ok(())),
