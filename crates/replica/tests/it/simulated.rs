@@ -329,7 +329,7 @@ fn simulated_cluster(seed: u64) -> SimFabric {
     model.faults.torn_share = 0.3;
     model.faults.spike_share = 0.2;
     model.faults.spike_ns = 60_000;
-    model.faults.lost_answer_share = if seed % 4 == 0 { 0.02 } else { 0.0 };
+    model.faults.lost_answer_share = if seed.is_multiple_of(4) { 0.02 } else { 0.0 };
     let config =
         SimConfig { regions: vec![96 << 10; SERVERS.into()], compute_servers: COMPUTE_SERVERS, seed, model };
     SimFabric::new(&config).expect("a sound model")
@@ -359,7 +359,7 @@ fn run(seed: u64, copies: usize, fate: Fate) -> Option<String> {
     let known = Rc::new(Known::new());
     let below: Vec<&SimEndpoint> = threads.iter().map(|ep| ep.below()).collect();
     let operations = if fate == Fate::TwoDie { 12 * OPERATIONS } else { OPERATIONS };
-    let uses_locks = fate != Fate::TwoDie && seed % 2 == 0;
+    let uses_locks = fate != Fate::TwoDie && seed.is_multiple_of(2);
     cluster.run(&below, SLOTS, |thread, slot| {
         let (ep, known) = (Rc::clone(&threads[thread]), Rc::clone(&known));
         let (cluster, judged, deaths) = (&cluster, &judged, &deaths);
