@@ -19,9 +19,9 @@ pub mod slotted;
 #[cfg(test)]
 mod tests;
 
-pub use id::{AnyLayout, LayoutId};
 use std::ops::Range;
 
+pub use id::{AnyLayout, LayoutId};
 use pando_cache::NodeShape;
 use pando_cache::sync::Word;
 use pando_pool::ValueRef;
