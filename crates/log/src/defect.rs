@@ -35,6 +35,8 @@ impl Defect {
 pub enum OfCopies {
     /// An heir redoes what one copy has, and leaves the ends of the others as they are.
     EndsUnequal,
+    /// Nor does it make the control blocks equal, by which it found these ends.
+    ControlsUnequal,
 }
 
 /// A rule that an index breaks in its use of the log.

@@ -8,9 +8,10 @@
 //! Reading changes nothing, so it can be repeated. [`crate::Log::resume`] opens the log anew, once the records
 //! are in their pages.
 //!
-//! Where the memory pool has copies, a batch that was in flight when the compute server died may be in one of them only. Who
-//! redoes the log makes all copies end where it saw the log end, before it changes a page: otherwise it might die in the
-//! middle, and the next heir find fewer records in another copy, or more.
+//! Where the memory pool has copies, a batch or a control block that was in flight when the compute server died may be in
+//! one of them only. Who redoes the log makes all copies begin and end where it saw the log begin and end, before it changes
+//! a page: otherwise it might die in the middle, and the next heir find fewer records in another copy, or more. The control
+//! blocks come first: what is free by the newer one is in use by the older one.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -21,6 +22,7 @@ use pando_fabric::{Endpoint, join_at_most};
 use crate::batch::{self, Identity};
 use crate::commit::OUTSTANDING;
 use crate::defect::{Defect, OfCopies};
+use crate::disk;
 use crate::error::{LogError, Result};
 use crate::record::{self, Record};
 use crate::space::{self, Control, Lane, Space, Spot};
@@ -47,7 +49,7 @@ pub struct Contents {
     /// Records of each lane.
     bytes: Vec<Vec<u8>>,
     /// What may differ among copies of each lane.
-    ends: Vec<End>,
+    edges: Vec<Edges>,
     /// Those to be applied, in the order of their numbers.
     records: Vec<Found>,
     /// Largest number in the log or below its horizon.
@@ -55,9 +57,11 @@ pub struct Contents {
     report: Report,
 }
 
-/// The end of a lane.
+/// Both ends of a lane.
 #[derive(Default)]
-struct End {
+struct Edges {
+    /// The control blocks as they are, whole or torn.
+    controls: Vec<u8>,
     /// The last batches: no other one may have been in flight.
     batches: VecDeque<(Spot, Vec<u8>)>,
     /// Places where the next batch would begin.
@@ -70,7 +74,7 @@ struct Found {
     range: Range<usize>,
 }
 
-impl End {
+impl Edges {
     fn push(&mut self, spot: Spot, batch: &[u8]) {
         if self.batches.len() == OUTSTANDING {
             self.batches.pop_front();
@@ -80,11 +84,11 @@ impl End {
 }
 
 /// Makes all copies of a lane end where this one does.
-async fn make_equal<E: Endpoint>(ep: &E, ring: &Lane, end: &End) -> Result<()> {
-    for (spot, batch) in &end.batches {
+async fn make_equal<E: Endpoint>(ep: &E, ring: &Lane, edges: &Edges) -> Result<()> {
+    for (spot, batch) in &edges.batches {
         space::write_bytes(ep, ring.addr(*spot), batch).await?;
     }
-    for &spot in &end.next {
+    for &spot in &edges.next {
         // No epoch is 0.
         ep.write_word(ring.addr(spot), 0).await?;
     }
@@ -101,16 +105,17 @@ impl Contents {
             space,
             controls: Vec::new(),
             bytes: Vec::new(),
-            ends: Vec::new(),
+            edges: Vec::new(),
             records: Vec::new(),
             clock: 0,
             report: Report::default(),
         };
         for lane in 0..contents.space.lanes.len() {
-            let control = Control::read(ep, &contents.space, lane).await?;
-            let (bytes, end) = contents.read_lane(ep, lane, &control).await?;
+            let (control, controls) = Control::read(ep, &contents.space, lane).await?;
+            let mut edges = Edges { controls, ..Edges::default() };
+            let bytes = contents.read_lane(ep, lane, &control, &mut edges).await?;
             contents.bytes.push(bytes);
-            contents.ends.push(end);
+            contents.edges.push(edges);
             contents.controls.push(control);
         }
         contents.find_records()?;
@@ -123,23 +128,32 @@ impl Contents {
     /// As for [`Contents::read`].
     pub async fn read_to_redo<E: Endpoint>(ep: &E, space: Space) -> Result<Self> {
         let contents = Self::read(ep, space).await?;
+        if !defect(OfCopies::ControlsUnequal) {
+            // One block of a lane is whole in every copy, and persisted; the other one may be anything. So whatever arrives
+            // of these WRITEs, each copy has one that counts.
+            let at = contents.space.controls().zip(&contents.edges);
+            let writes = at.map(|((at, _), edges)| space::write_bytes(ep, at, &edges.controls));
+            join_at_most(AT_ONCE, writes).await.into_iter().collect::<Result<()>>()?;
+            disk::persist(ep, &contents.space.controls().collect::<Vec<_>>()).await?;
+        }
         if !defect(OfCopies::EndsUnequal) {
-            let lanes = contents.space.lanes.iter().zip(&contents.ends);
-            let ends = lanes.map(|(ring, end)| make_equal(ep, ring, end));
+            let lanes = contents.space.lanes.iter().zip(&contents.edges);
+            let ends = lanes.map(|(ring, edges)| make_equal(ep, ring, edges));
             join_at_most(AT_ONCE, ends).await.into_iter().collect::<Result<()>>()?;
         }
         Ok(contents)
     }
 
-    /// The records of the whole batches of a lane, and its end.
+    /// The records of the whole batches of a lane, whose end goes to `edges`.
     async fn read_lane<E: Endpoint>(
         &mut self,
         ep: &E,
         lane: usize,
         control: &Control,
-    ) -> Result<(Vec<u8>, End)> {
+        edges: &mut Edges,
+    ) -> Result<Vec<u8>> {
         let (ring, seed) = (&self.space.lanes[lane], self.space.seed_of(lane));
-        let (mut records, mut end) = (Vec::new(), End::default());
+        let mut records = Vec::new();
         let mut identity = Identity { seed, epoch: control.epoch, seq: control.head_seq };
         let mut segment: Option<(usize, Vec<u8>)> = None;
         let mut at = ring.spot(control.head);
@@ -157,17 +171,18 @@ impl Contents {
                 if let Some(batch) = batch::decode(identity, &bytes[spot.offset as usize..]) {
                     records.extend_from_slice(batch);
                     let len = batch::HEADER + batch.len();
-                    end.push(spot, &bytes[spot.offset as usize..][..len]);
+                    edges.push(spot, &bytes[spot.offset as usize..][..len]);
                     found = Some(spot.position + len as u64);
                     break;
                 }
             }
             let Some(position) = found else {
-                end.next = [at, ring.next_segment(at)].into();
+                edges.next = [at, ring.next_segment(at)].into();
                 // What lies further is in use.
-                end.next
+                edges
+                    .next
                     .retain(|spot| spot.position + batch::HEADER as u64 <= control.head + ring.ring_len());
-                return Ok((records, end));
+                return Ok(records);
             };
             at = ring.spot(position);
             identity.seq += 1;

@@ -55,7 +55,8 @@ impl<'c> Rewrite<'c> {
         }
         if let Some(group) = last {
             rewrite.number = group.number;
-            rewrite.write(ep, &group.pages).await?;
+            // Another copy may lack it.
+            rewrite.write_group(ep, &group.pages).await?;
         }
         Ok(rewrite)
     }
@@ -102,14 +103,14 @@ impl<'c> Rewrite<'c> {
         }
         self.number += 1;
         let pages = std::mem::take(&mut self.pages);
-        let group = self.encode(&pages);
-        space::write_bytes(ep, self.half(self.number), &group).await?;
-        disk::persist(ep, &[(self.half(self.number), group.len() as u64)]).await?;
-        self.write(ep, &pages).await
+        self.write_group(ep, &pages).await
     }
 
-    /// Writes the pages of a group to their places.
-    async fn write<E: Endpoint>(&mut self, ep: &E, pages: &[(GlobalAddr, Vec<u8>)]) -> Result<()> {
+    /// Writes the group of the current number, and then its pages to their places.
+    async fn write_group<E: Endpoint>(&mut self, ep: &E, pages: &[(GlobalAddr, Vec<u8>)]) -> Result<()> {
+        let group = self.encode(pages);
+        space::write_bytes(ep, self.half(self.number), &group).await?;
+        disk::persist(ep, &[(self.half(self.number), group.len() as u64)]).await?;
         let writes = pages.iter().map(|(page, bytes)| space::write_bytes(ep, *page, bytes));
         join_at_most(AT_ONCE, writes).await.into_iter().collect::<Result<()>>()?;
         self.done = pages.last().map_or(self.done, |(page, _)| Some(*page));

@@ -339,8 +339,8 @@ impl Control {
         write_bytes(ep, space.lanes[lane].control_addr(self.version), &bytes).await
     }
 
-    /// The current control block of a lane.
-    pub async fn read<E: Endpoint>(ep: &E, space: &Space, lane: usize) -> Result<Self> {
+    /// The current control block of a lane, and the bytes of both.
+    pub async fn read<E: Endpoint>(ep: &E, space: &Space, lane: usize) -> Result<(Self, Vec<u8>)> {
         let addr = space.lanes[lane].control_addr(0);
         let bytes = read_bytes(ep, addr, CONTROLS as usize).await?;
         let whole = |block: &[u8]| {
@@ -350,11 +350,10 @@ impl Control {
             let is_whole = word() == xxh3_64_with_seed(&block[..40], space.seed_of(lane));
             is_whole.then_some(Self { version, epoch, head, head_seq, horizon })
         };
-        bytes
-            .chunks(CONTROL)
-            .filter_map(whole)
-            .max_by_key(|control| control.version)
-            .ok_or(LogError::Damaged { addr, reason: "both control blocks of a lane are wrong" })
+        let current = bytes.chunks(CONTROL).filter_map(whole).max_by_key(|control| control.version);
+        let current =
+            current.ok_or(LogError::Damaged { addr, reason: "both control blocks of a lane are wrong" })?;
+        Ok((current, bytes))
     }
 }
 

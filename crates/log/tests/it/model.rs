@@ -217,6 +217,8 @@ impl Model {
             }
         }
         let clock = contents.clock();
+        let contents = block_on(&self.ep, Contents::read_to_redo(&self.ep, contents.space().clone()));
+        let contents = contents.map_err(|error| error.to_string())?;
         self.log = block_on(&self.ep, self.resume(contents)).map_err(|error| error.to_string())?;
         self.records.clear();
         (self.answered, self.persisted) = (clock, clock);
