@@ -23,7 +23,7 @@ run 75 --faults torn,spikes,slow
 run 16 --faults all
 run 16 --faults all,cut-off,preempt
 run 40 --system dex --faults stop,lost-answers,kill-compute
-run 20 --system dex --faults kill-memory,torn,spikes
+run 20 --system all --faults kill-memory,torn,spikes
 run 20 --system dex --faults kill-memory,kill-compute,lost-answers
 run 75 --system pool --faults all
 PANDO_SIM_SEEDS=$seeds "$dex" simulated::

@@ -75,6 +75,13 @@ pub trait Endpoint {
         self.write(at, from).await
     }
 
+    /// WRITE of bytes that end with the word that gives a lock back: from then on, others may change them. So if it may have
+    /// taken effect, it must not be sent again before the caller has looked at the lock.
+    #[inline]
+    async fn write_unlocking(&self, at: GlobalAddr, from: PageBuf) -> Result<PageBuf> {
+        self.write(at, from).await
+    }
+
     /// READ of one word.
     async fn read_word(&self, at: GlobalAddr) -> Result<u64>;
 

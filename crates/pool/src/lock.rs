@@ -342,7 +342,7 @@ async fn try_write_words_unlock<E: Endpoint>(
         Together::OneWrite => {
             debug_assert_eq!(to.add((words.len() * WORD) as u64), at, "the words end where the lock is");
             buf.set(words.len(), lock.unlock_word());
-            Some(ep.write(*to, buf).await?)
+            Some(ep.write_unlocking(*to, buf).await?)
         }
         _ if after.as_ref().is_some_and(|after| after.persists()) => {
             let buf = ep.write(*to, buf).await?;

@@ -5,10 +5,10 @@
 //!
 //! If a server does not answer, a verb that can be repeated without harm waits for another view, or for the server, and is
 //! sent again. A READ can, and a WRITE of what nobody else may write before it is answered. An atomic cannot, nor a WRITE
-//! of a single word, which may give a lock back: others change what it protects from then on. If such a verb may have
-//! taken effect, its caller learns that.
+//! that may give a lock back, once the primary may have executed it: others change what the lock protects from then on. The
+//! caller learns that its outcome is unknown. But if that primary is lost, the outcome is what the next one answered.
 
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 use std::sync::Arc;
 
 use pando_fabric::defect::defect;
@@ -47,6 +47,23 @@ struct Group {
 #[derive(Default)]
 struct Waited {
     until: Option<Nanos>,
+}
+
+/// What became of a verb at the copies to which it was sent; each copy is named by where it begins.
+#[derive(Default)]
+struct Outcomes {
+    executed: Vec<GlobalAddr>,
+    unknown: Vec<GlobalAddr>,
+    /// View in which it was sent last.
+    epoch: u64,
+}
+
+/// What became of a verb that all others see at one copy.
+enum Outcome {
+    NotExecuted,
+    Executed,
+    /// This server did not answer.
+    Unknown(MemoryServerId),
 }
 
 /// An atomic, and what it makes of a word.
@@ -138,25 +155,52 @@ impl<E: Endpoint> Replicated<E> {
         Ok(())
     }
 
-    /// Sends a verb that must not be repeated once a copy may have executed it. `attempt` notes whether one may have.
+    /// Sends a WRITE to one copy after the other. It must not be repeated once a primary may have executed it, as all others
+    /// see what the primary has. `attempt` sends it to a copy with `bufs`, and `fresh` makes such.
     ///
-    /// In another view no copy lacks it: all that the new view begins with had executed it, and copies that are filled
-    /// get it from the primary.
+    /// In another view no copy lacks it: a primary is the last one in the order of all views in which it is a copy, and copies
+    /// that are filled get it from the primary.
+    ///
+    /// # Errors
+    /// Those of the verb. If a copy may have executed it, the error says so.
     async fn once<T>(
         &self,
         group: &Group,
         at: GlobalAddr,
-        mut attempt: impl AsyncFnMut(&Volume, &Cell<bool>) -> Result<T>,
+        first: T,
+        fresh: impl Fn() -> T,
+        mut attempt: impl AsyncFnMut(Replica, T) -> Result<T>,
     ) -> Result<T> {
-        let (mut waited, begun) = (Waited::default(), Cell::new(false));
+        let (mut waited, mut outcomes, mut first) = (Waited::default(), Outcomes::default(), Some(first));
         loop {
             let placement = self.placement(group);
-            match attempt(&placement.volumes[usize::from(at.server().0)], &begun).await {
-                Ok(done) => return Ok(done),
-                Err(error) if begun.get() && !defect(Defect::ReleaseRepeated) => {
-                    return Err(as_unknown(error));
+            let volume = &placement.volumes[usize::from(at.server().0)];
+            match outcomes.of_primary(&placement, volume) {
+                _ if defect(Defect::ReleaseRepeated) => {}
+                Outcome::Executed => return Ok(fresh()),
+                Outcome::Unknown(server) => return Err(FabricError::ServerUnreachable(server)),
+                Outcome::NotExecuted => {}
+            }
+            outcomes.enter(placement.epoch, volume);
+            let mut bufs = first.take().unwrap_or_else(&fresh);
+            let done = async || {
+                for copy in in_order(volume) {
+                    let sent = attempt(copy, bufs).await;
+                    outcomes.note(copy, &sent);
+                    bufs = sent?;
                 }
-                Err(error) => self.wait(group, placement.epoch, error, &mut waited).await?,
+                Ok(bufs)
+            };
+            match done().await {
+                Ok(bufs) => return Ok(bufs),
+                Err(_) if outcomes.unknown.contains(&volume.primary.at(0)) => {
+                    // An answer tells that this primary lives, another view that it is lost.
+                    let _ = self.read_word_of_copy(group, at).await;
+                }
+                Err(error) => {
+                    let wait = self.wait(group, placement.epoch, error, &mut waited).await;
+                    wait.map_err(|error| if outcomes.is_none() { error } else { as_unknown(error) })?;
+                }
             }
         }
     }
@@ -235,13 +279,30 @@ impl<E: Endpoint> Replicated<E> {
 
     async fn write_word_of_copies(&self, group: &Group, at: GlobalAddr, value: u64) -> Result<()> {
         group.check(at, WORD)?;
-        self.once(group, at, async |volume, begun| {
-            for copy in in_order(volume) {
-                note(begun, self.below.write_word(copy.at(at.offset()), value).await)?;
-            }
-            Ok(())
-        })
+        self.once(
+            group,
+            at,
+            (),
+            || (),
+            async |copy, ()| self.below.write_word(copy.at(at.offset()), value).await,
+        )
         .await
+    }
+
+    async fn write_copies_unlocking(&self, group: &Group, at: GlobalAddr, from: PageBuf) -> Result<PageBuf> {
+        group.check(at, from.window_len())?;
+        let kept = Kept::bytes(&self.below, &from);
+        let written = self
+            .once(
+                group,
+                at,
+                from,
+                || kept.again(&self.below),
+                async |copy, from| self.below.write_unlocking(copy.at(at.offset()), from).await,
+            )
+            .await?;
+        kept.recycle(&self.below);
+        Ok(written)
     }
 
     /// Executes an atomic at the primary, and makes the backups equal if it changed the word.
@@ -361,20 +422,23 @@ impl<E: Endpoint> Replicated<E> {
         let at = chain.verbs()[0].at();
         let may_repeat = chain.verbs().iter().all(|verb| matches!(verb, ChainVerb::Write { .. }));
         let (steps, bufs) = self.taken_apart(chain);
-        let mut first = Some(bufs);
-        let attempt = async |volume: &Volume, begun: &Cell<bool>| {
-            let mut bufs = first.take().unwrap_or_else(|| steps.iter().map(|_| None).collect());
-            for copy in in_order(volume) {
-                let results = note(begun, self.below.submit(self.put_together(&steps, bufs, copy)).await)?;
-                bufs = results.into_iter().map(buffer_of).collect();
-            }
-            Ok(bufs)
+        let fresh = || steps.iter().map(|_| None).collect();
+        let attempt = async |copy, bufs| {
+            let results = self.below.submit(self.put_together(&steps, bufs, copy)).await?;
+            Ok(results.into_iter().map(buffer_of).collect())
         };
-        let bufs = if may_repeat {
-            let (mut attempt, begun) = (attempt, Cell::new(false));
-            self.repeat(group, at, async |volume| attempt(volume, &begun).await).await?
+        let bufs: Vec<Option<PageBuf>> = if may_repeat {
+            let mut first = Some(bufs);
+            self.repeat(group, at, async |volume| {
+                let mut bufs = first.take().unwrap_or_else(fresh);
+                for copy in in_order(volume) {
+                    bufs = attempt(copy, bufs).await?;
+                }
+                Ok(bufs)
+            })
+            .await?
         } else {
-            self.once(group, at, attempt).await?
+            self.once(group, at, bufs, fresh, attempt).await?
         };
         steps.into_iter().for_each(|step| step.recycle(&self.below));
         let result = |buf: Option<PageBuf>| buf.map_or(VerbResult::Done, VerbResult::Buf);
@@ -413,6 +477,43 @@ impl<E: Endpoint> Replicated<E> {
     }
 }
 
+impl Outcomes {
+    /// What became of it at the primary of a view.
+    fn of_primary(&self, placement: &Placement, volume: &Volume) -> Outcome {
+        let primary = volume.primary.at(0);
+        // In views between, the copy may have been another one, in the same place.
+        let is_late = !self.is_none() && placement.epoch > self.epoch + 1;
+        if is_late || self.unknown.contains(&primary) {
+            Outcome::Unknown(primary.server())
+        } else if self.executed.contains(&primary) {
+            Outcome::Executed
+        } else {
+            Outcome::NotExecuted
+        }
+    }
+
+    /// It is about to be sent in a view.
+    fn enter(&mut self, epoch: u64, volume: &Volume) {
+        self.epoch = epoch;
+        let is_used = |at: &GlobalAddr| volume.in_write_order().any(|copy| copy.at(0) == *at);
+        self.executed.retain(is_used);
+        self.unknown.retain(is_used);
+    }
+
+    fn note<T>(&mut self, copy: Replica, sent: &Result<T>) {
+        match sent {
+            Ok(_) => self.executed.push(copy.at(0)),
+            Err(error) if error.may_have_taken_effect() => self.unknown.push(copy.at(0)),
+            Err(_) => {}
+        }
+    }
+
+    /// Whether no copy has executed it.
+    fn is_none(&self) -> bool {
+        self.executed.is_empty() && self.unknown.is_empty()
+    }
+}
+
 impl Group {
     fn check(&self, at: GlobalAddr, len: usize) -> Result<()> {
         let region = self.regions.get(usize::from(at.server().0));
@@ -430,13 +531,6 @@ fn in_order(volume: &Volume) -> impl Iterator<Item = Replica> {
         order = vec![volume.primary];
     }
     order.into_iter()
-}
-
-/// Notes whether a copy has executed a verb, or may have.
-fn note<T>(begun: &Cell<bool>, done: Result<T>) -> Result<T> {
-    let may_have = done.as_ref().map_or_else(FabricError::may_have_taken_effect, |_| true);
-    begun.set(begun.get() || may_have);
-    done
 }
 
 /// The error of a verb that some copies have executed.
@@ -495,6 +589,14 @@ impl<E: Endpoint> Endpoint for Replicated<E> {
         match &self.group {
             None => self.below.write_unread(at, from).await,
             Some(group) => outlined(Box::pin(self.write_copies_at_once(group, at, from))).await,
+        }
+    }
+
+    #[inline]
+    async fn write_unlocking(&self, at: GlobalAddr, from: PageBuf) -> Result<PageBuf> {
+        match &self.group {
+            None => self.below.write_unlocking(at, from).await,
+            Some(group) => outlined(Box::pin(self.write_copies_unlocking(group, at, from))).await,
         }
     }
 

@@ -32,8 +32,8 @@ pub struct FaultSet(u32);
 
 impl FaultSet {
     pub const NONE: Self = Self(0);
-    /// All kinds of the cluster, and the death of a compute server.
-    pub const ALL: Self = Self(Self::CLUSTER.0 | Self::DEATH.0);
+    /// All kinds of the cluster, the death of a compute server, and the loss of a memory server.
+    pub const ALL: Self = Self(Self::CLUSTER.0 | Self::DEATH.0 | Self::LOSS.0);
     const CLUSTER: Self = Self((1 << KINDS.len()) - 1);
     /// Operations are dropped while they wait; not a fault of the cluster.
     const CUT_OFF: Self = Self(1 << KINDS.len());
@@ -41,7 +41,6 @@ impl FaultSet {
     const PREEMPT: Self = Self(1 << (KINDS.len() + 1));
     /// The compute server dies, and an heir goes on; not a fault of the cluster.
     const DEATH: Self = Self(1 << (KINDS.len() + 2));
-
     /// A memory server is lost, and others have copies.
     const LOSS: Self = Self(1 << (KINDS.len() + 3));
 
@@ -147,8 +146,7 @@ impl FromStr for FaultSet {
                 _ => match KINDS.iter().find(|kind| kind.name() == name) {
                     Some(kind) => Self::of(*kind).0,
                     None => {
-                        let known =
-                            Self(Self::ALL.0 | Self::CUT_OFF.0 | Self::PREEMPT.0 | Self::LOSS.0).names();
+                        let known = Self(Self::ALL.0 | Self::CUT_OFF.0 | Self::PREEMPT.0).names();
                         let known = known.collect::<Vec<_>>().join(", ");
                         return Err(format!(
                             "`{name}` is no fault of a simulation; there are {known}, all and none"

@@ -313,8 +313,8 @@ mod tests {
         };
         assert_eq!(text(7), text(7));
         assert_ne!(text(7), text(8));
-        // Faults change nothing else.
-        let [with, without] = [FaultSet::ALL, FaultSet::NONE].map(|faults| {
+        // Faults of the cluster change nothing else.
+        let [with, without] = [FaultSet::ALL.of_cluster(), FaultSet::NONE].map(|faults| {
             let setup = Setup { torn_share: 0.0, faults: FaultSet::NONE, ..Setup::draw_dex(3, faults) };
             serde_json::to_string(&setup).expect("plain data")
         });

@@ -79,6 +79,11 @@ impl Endpoint for AnyEndpoint {
     }
 
     #[inline]
+    async fn write_unlocking(&self, at: GlobalAddr, from: PageBuf) -> Result<PageBuf> {
+        await_either!(self, ep => ep.write_unlocking(at, from))
+    }
+
+    #[inline]
     async fn read_word(&self, at: GlobalAddr) -> Result<u64> {
         await_either!(self, ep => ep.read_word(at))
     }

@@ -43,9 +43,13 @@ fn flag(number: u64) -> GlobalAddr {
     GlobalAddr::new(MemoryServerId(number as u16 % SERVERS), 1024 + 8 * number)
 }
 
-/// Lock of a page: odd while it is held, and never the same twice.
+fn locked_page(number: usize) -> GlobalAddr {
+    page(2 * THREADS + number)
+}
+
+/// Lock of a page, behind it: odd while it is held, and never the same twice.
 fn lock(number: usize) -> GlobalAddr {
-    GlobalAddr::new(MemoryServerId(number as u16 % SERVERS), 1536 + 8 * number as u64)
+    locked_page(number).add(PAGE as u64)
 }
 
 /// What is known of the state of the volumes.
@@ -59,17 +63,20 @@ struct Known {
     unknown_swaps: Cell<u64>,
     /// Changes of each locked page.
     changes: RefCell<[u64; LOCKED]>,
+    /// Whether servers that live lose answers. Else every lock is given back, although servers are lost.
+    loses_answers: bool,
     wrong: RefCell<Option<String>>,
 }
 
 impl Known {
-    fn new() -> Self {
+    fn new(loses_answers: bool) -> Self {
         Self {
             least: RefCell::new(vec![[0; PAGE / LINE]; THREADS]),
             begun: RefCell::new(vec![0; THREADS]),
             added: RefCell::default(),
             unknown_swaps: Cell::new(0),
             changes: RefCell::default(),
+            loses_answers,
             wrong: RefCell::default(),
         }
     }
@@ -188,19 +195,26 @@ async fn take(ep: &Ep, at: GlobalAddr) -> Result<Option<u64>, FabricError> {
 /// Adds 1 to all words of a page under its lock.
 async fn change_locked(ep: &Ep, known: &Known) {
     let number = ep.random() as usize % LOCKED;
-    let (at, page) = (lock(number), page(2 * THREADS + number));
+    let (at, page) = (lock(number), locked_page(number));
     let changed = async {
         let Some(mine) = take(ep, at).await? else { return Ok(()) };
         let buf = ep.read(page, ep.buffer(PAGE)).await?;
         let next = buf.get(0) + 1;
         known.changes.borrow_mut()[number] += 1;
         loop {
-            let buf = ep.buffer(PAGE);
+            let is_one = ep.random().is_multiple_of(2);
+            let buf = ep.buffer(PAGE + if is_one { WORD } else { 0 });
             (0..PAGE / WORD).for_each(|word| buf.set(word, next));
-            let chain = Chain::new().write(page, buf).write_word(at, ep.random() << 1);
-            match ep.submit(chain).await {
-                Ok(_) => return Ok(()),
-                Err(error) if !error.is_unreachable() => return Err(error),
+            let free = ep.random() << 1;
+            let given_back = if is_one {
+                buf.set(PAGE / WORD, free);
+                ep.write_unlocking(page, buf).await.map(drop)
+            } else {
+                ep.submit(Chain::new().write(page, buf).write_word(at, free)).await.map(drop)
+            };
+            match given_back {
+                Ok(()) => return Ok(()),
+                Err(error) if !error.is_unreachable() || !known.loses_answers => return Err(error),
                 Err(_) if ep.read_word(at).await? == mine => {}
                 Err(_) => return Ok::<_, FabricError>(()),
             }
@@ -250,7 +264,7 @@ fn check_end(cluster: &SimFabric, placement: &Placement, known: &Known) {
         block_on(&ep, ep.read_word(primary.at(at.offset()))).expect("the server is there")
     };
     for (number, changes) in known.changes.borrow().iter().enumerate() {
-        let found = word(page(2 * THREADS + number));
+        let found = word(locked_page(number));
         if found != *changes {
             known.blame(format!("a locked page was changed {changes} times and has {found}"));
         }
@@ -324,12 +338,16 @@ async fn come_back(ep: &Ep, cluster: &SimFabric, judged: &Judged, deaths: &Death
     cluster.fail(Fault::Kill { server: deaths.second });
 }
 
+fn loses_answers(seed: u64) -> bool {
+    seed.is_multiple_of(4)
+}
+
 fn simulated_cluster(seed: u64) -> SimFabric {
     let mut model = Model::default();
     model.faults.torn_share = 0.3;
     model.faults.spike_share = 0.2;
     model.faults.spike_ns = 60_000;
-    model.faults.lost_answer_share = if seed.is_multiple_of(4) { 0.02 } else { 0.0 };
+    model.faults.lost_answer_share = if loses_answers(seed) { 0.02 } else { 0.0 };
     let config =
         SimConfig { regions: vec![96 << 10; SERVERS.into()], compute_servers: COMPUTE_SERVERS, seed, model };
     SimFabric::new(&config).expect("a sound model")
@@ -356,7 +374,7 @@ fn run(seed: u64, copies: usize, fate: Fate) -> Option<String> {
     };
     // The last thread has no operations.
     let threads: Vec<Rc<Ep>> = (0..=THREADS).map(thread).map(Rc::new).collect();
-    let known = Rc::new(Known::new());
+    let known = Rc::new(Known::new(loses_answers(seed)));
     let below: Vec<&SimEndpoint> = threads.iter().map(|ep| ep.below()).collect();
     let operations = if fate == Fate::TwoDie { 12 * OPERATIONS } else { OPERATIONS };
     let uses_locks = fate != Fate::TwoDie && seed.is_multiple_of(2);
@@ -390,7 +408,7 @@ fn write_across_a_view(delay: Nanos) -> Option<String> {
         Rc::new(Replicated::new(cluster.thread(thread, 1), Arc::clone(&judged) as Arc<dyn Views>))
     });
     let below: Vec<&SimEndpoint> = threads.iter().map(|ep| ep.below()).collect();
-    let known = Rc::new(Known::new());
+    let known = Rc::new(Known::new(loses_answers(delay)));
     cluster.fail(Fault::Spikes { share: 1.0, ns: 20_000 });
     cluster.run(&below, 1, |thread, _| {
         let (ep, judged, known) = (Rc::clone(&threads[thread]), Arc::clone(&judged), Rc::clone(&known));
