@@ -1,16 +1,18 @@
 //! What is needed to send a verb again: a verb that fails keeps its buffer.
 //!
-//! So the form of each buffer is kept, and the bytes that are written. They are copied into a buffer for reuse, which
-//! costs no allocation.
+//! So the form of each buffer is kept, the bytes that are written, and those beside the window, which come back as they
+//! were. They are copied into a buffer for reuse, which costs no allocation.
 
 use std::ops::Range;
 use std::sync::atomic::Ordering::Relaxed;
 
+use pando_fabric::defect::defect;
 use pando_fabric::{Chain, ChainVerb, Endpoint, GlobalAddr, PageBuf, VerbResult};
 
+use crate::defect::Defect;
 use crate::placement::Replica;
 
-/// A buffer's form, and the bytes of its window if they are written.
+/// A buffer's form, and those of its bytes that a verb does not change.
 pub(crate) struct Kept {
     len: usize,
     window: Range<usize>,
@@ -18,26 +20,27 @@ pub(crate) struct Kept {
 }
 
 impl Kept {
-    /// Keeps the form of a buffer that is read into.
-    pub fn form(buf: &PageBuf) -> Self {
+    /// Keeps what a READ does not fill.
+    pub fn of_read<E: Endpoint>(ep: &E, buf: &PageBuf) -> Self {
+        let is_filled = buf.window_len() == buf.len();
+        let bytes = (!is_filled && !defect(Defect::RestForgotten)).then(|| copy(ep, buf));
+        Self { bytes, ..Self::form(buf) }
+    }
+
+    /// Keeps all bytes.
+    pub fn of_write<E: Endpoint>(ep: &E, buf: &PageBuf) -> Self {
+        Self { bytes: Some(copy(ep, buf)), ..Self::form(buf) }
+    }
+
+    fn form(buf: &PageBuf) -> Self {
         let start = buf.window_start();
         Self { len: buf.len(), window: start..start + buf.window_len(), bytes: None }
     }
 
-    /// Keeps what is written.
-    pub fn bytes<E: Endpoint>(ep: &E, buf: &PageBuf) -> Self {
-        let bytes = ep.buffer(buf.window_len());
-        copy(buf, &bytes);
-        Self { bytes: Some(bytes), ..Self::form(buf) }
-    }
-
-    /// Another buffer of this form.
+    /// Another buffer like this.
     pub fn again<E: Endpoint>(&self, ep: &E) -> PageBuf {
-        let buf = ep.buffer(self.len).with_window(self.window.clone());
-        if let Some(bytes) = &self.bytes {
-            copy(bytes, &buf);
-        }
-        buf
+        let buf = self.bytes.as_ref().map_or_else(|| ep.buffer(self.len), |bytes| copy(ep, bytes));
+        buf.with_window(self.window.clone())
     }
 
     pub fn recycle<E: Endpoint>(self, ep: &E) {
@@ -47,11 +50,13 @@ impl Kept {
     }
 }
 
-/// Copies the window of a buffer into that of another one of the same length.
-fn copy(from: &PageBuf, to: &PageBuf) {
-    for (from, to) in from.window_words().iter().zip(to.window_words()) {
+/// A buffer with the same bytes.
+fn copy<E: Endpoint>(ep: &E, from: &PageBuf) -> PageBuf {
+    let to = ep.buffer(from.len());
+    for (from, to) in from.words().iter().zip(to.words()) {
         to.store(from.load(Relaxed), Relaxed);
     }
+    to
 }
 
 /// One verb of a chain without atomics.
@@ -65,8 +70,8 @@ impl Step {
     /// Takes a verb apart; its buffer comes separately, if it has one.
     pub fn of<E: Endpoint>(ep: &E, verb: ChainVerb) -> (Self, Option<PageBuf>) {
         match verb {
-            ChainVerb::Read { at, into } => (Self::Read(at, Kept::form(&into)), Some(into)),
-            ChainVerb::Write { at, from } => (Self::Write(at, Kept::bytes(ep, &from)), Some(from)),
+            ChainVerb::Read { at, into } => (Self::Read(at, Kept::of_read(ep, &into)), Some(into)),
+            ChainVerb::Write { at, from } => (Self::Write(at, Kept::of_write(ep, &from)), Some(from)),
             ChainVerb::WriteWord { at, value } => (Self::WriteWord(at, value), None),
             ChainVerb::CompareSwap { .. } | ChainVerb::FetchAdd { .. } => {
                 unreachable!("a chain with atomics is executed verb by verb")

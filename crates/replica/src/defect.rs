@@ -24,10 +24,12 @@ pub enum Defect {
     ReleaseRepeated,
     /// An atomic without an answer leaves the backups as they are.
     UnknownUncopied,
+    /// A READ that is sent again leaves any bytes beside its window.
+    RestForgotten,
 }
 
 impl Defect {
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 9] = [
         Self::PrimaryFirst,
         Self::OneCopySuffices,
         Self::AtomicsUncopied,
@@ -36,6 +38,7 @@ impl Defect {
         Self::ViewNotCompared,
         Self::ReleaseRepeated,
         Self::UnknownUncopied,
+        Self::RestForgotten,
     ];
 }
 

@@ -226,17 +226,20 @@ impl<E: Endpoint> Replicated<E> {
 
     async fn read_copy(&self, group: &Group, at: GlobalAddr, into: PageBuf) -> Result<PageBuf> {
         group.check(at, into.window_len())?;
-        let (kept, mut first) = (Kept::form(&into), Some(into));
-        self.repeat(group, at, async |volume| {
-            let into = first.take().unwrap_or_else(|| kept.again(&self.below));
-            self.below.read(volume.primary.at(at.offset()), into).await
-        })
-        .await
+        let (kept, mut first) = (Kept::of_read(&self.below, &into), Some(into));
+        let read = self
+            .repeat(group, at, async |volume| {
+                let into = first.take().unwrap_or_else(|| kept.again(&self.below));
+                self.below.read(volume.primary.at(at.offset()), into).await
+            })
+            .await?;
+        kept.recycle(&self.below);
+        Ok(read)
     }
 
     async fn write_copies(&self, group: &Group, at: GlobalAddr, from: PageBuf) -> Result<PageBuf> {
         group.check(at, from.window_len())?;
-        let (kept, mut first) = (Kept::bytes(&self.below, &from), Some(from));
+        let (kept, mut first) = (Kept::of_write(&self.below, &from), Some(from));
         let written = self
             .repeat(group, at, async |volume| {
                 let mut from = first.take().unwrap_or_else(|| kept.again(&self.below));
@@ -253,7 +256,7 @@ impl<E: Endpoint> Replicated<E> {
     /// WRITEs to all copies at once: nobody reads what only some of them have.
     async fn write_copies_at_once(&self, group: &Group, at: GlobalAddr, from: PageBuf) -> Result<PageBuf> {
         group.check(at, from.window_len())?;
-        let (kept, mut first) = (Kept::bytes(&self.below, &from), Some(from));
+        let (kept, mut first) = (Kept::of_write(&self.below, &from), Some(from));
         let written = self
             .repeat(group, at, async |volume| {
                 let writes = in_order(volume).map(|copy| {
@@ -291,7 +294,7 @@ impl<E: Endpoint> Replicated<E> {
 
     async fn write_copies_unlocking(&self, group: &Group, at: GlobalAddr, from: PageBuf) -> Result<PageBuf> {
         group.check(at, from.window_len())?;
-        let kept = Kept::bytes(&self.below, &from);
+        let kept = Kept::of_write(&self.below, &from);
         let written = self
             .once(
                 group,
@@ -411,11 +414,14 @@ impl<E: Endpoint> Replicated<E> {
         let at = chain.verbs()[0].at();
         let (steps, bufs) = self.taken_apart(chain);
         let mut first = Some(bufs);
-        self.repeat(group, at, async |volume| {
-            let bufs = first.take().unwrap_or_else(|| steps.iter().map(|_| None).collect());
-            self.below.submit(self.put_together(&steps, bufs, volume.primary)).await
-        })
-        .await
+        let read = self
+            .repeat(group, at, async |volume| {
+                let bufs = first.take().unwrap_or_else(|| steps.iter().map(|_| None).collect());
+                self.below.submit(self.put_together(&steps, bufs, volume.primary)).await
+            })
+            .await?;
+        steps.into_iter().for_each(|step| step.recycle(&self.below));
+        Ok(read)
     }
 
     async fn submit_write(&self, group: &Group, chain: Chain) -> Result<Vec<VerbResult>> {

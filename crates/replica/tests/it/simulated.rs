@@ -129,20 +129,23 @@ async fn write_own(ep: &Ep, known: &Known, writer: usize) {
 
 async fn read(ep: &Ep, known: &Known, writer: usize) {
     let least = known.least.borrow()[writer];
-    let read =
-        match ep.random() % 2 {
-            0 => ep.read(page(writer), ep.buffer(PAGE)).await,
-            _ => ep.submit(Chain::new().read(page(writer), ep.buffer(PAGE))).await.map(|mut results| {
-                match results.pop() {
-                    Some(VerbResult::Buf(buf)) => buf,
-                    other => unreachable!("a READ gives its buffer back, not {other:?}"),
-                }
-            }),
-        };
+    // Into the window of a larger buffer, whose other words stay.
+    let into = ep.buffer(PAGE + WORD).with_window(0..PAGE);
+    into.set(PAGE / WORD, least[0]);
+    let read = match ep.random() % 2 {
+        0 => ep.read(page(writer), into).await,
+        _ => ep.submit(Chain::new().read(page(writer), into)).await.map(|mut results| match results.pop() {
+            Some(VerbResult::Buf(buf)) => buf,
+            other => unreachable!("a READ gives its buffer back, not {other:?}"),
+        }),
+    };
     let buf = match read {
         Ok(buf) => buf,
         Err(error) => return known.blame(format!("a READ failed: {error}")),
     };
+    if (buf.len(), buf.get(PAGE / WORD)) != (PAGE + WORD, least[0]) {
+        known.blame("a READ changed its buffer beside the window".to_owned());
+    }
     let mut found = [0; PAGE / LINE];
     for (line, found) in found.iter_mut().enumerate() {
         *found = buf.get(line * LINE / WORD);
