@@ -76,6 +76,17 @@ async fn refresh_copy<L: Layout, E: Endpoint>(
     Ok(next)
 }
 
+/// Reads the root again, if it is shared. Its copy is never dropped.
+pub(crate) async fn refresh_root<L: Layout, E: Endpoint>(tree: &Tree<L>, ctx: Ctx<'_, E>) -> Attempt<()> {
+    let addr = tree.config.root;
+    if tree.node(tree.cache.frame(tree.root)).is_shared() {
+        let page = read::read_shared(tree, ctx, addr, &tree.view(ctx)).await?;
+        install(tree, ctx, addr, &page).await?;
+        ctx.ep.recycle(page);
+    }
+    Ok(())
+}
+
 /// Address of the child on the path to `target`; `None` if the child is a leaf.
 pub(crate) fn child_addr<L: Layout>(
     tree: &Tree<L>,

@@ -118,7 +118,8 @@ async fn put_right<L: Layout, E: Endpoint>(
     if view.nodes.is_apart_from_node(node) {
         // The node belongs to other compute servers, which repair it. The copies that led here are stale.
         ctx.ep.recycle(page);
-        return Ok(refresh::drop_shared_copies(tree, ctx).await?);
+        refresh::drop_shared_copies(tree, ctx).await?;
+        return refresh::refresh_root(tree, ctx).await;
     }
     let is_own = locked::has_own_copy(tree, addr) || !view.is_shared(node);
     let is_as_it_is = is_own || addr == tree.config.root || node.is_moved();
