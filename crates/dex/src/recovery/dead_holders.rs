@@ -77,8 +77,9 @@ async fn look_after_suspects<L: Layout, E: Endpoint>(tree: &Tree<L>, ctx: Ctx<'_
         match put_right(tree, ctx, addr, suspect.holder).await {
             Ok(()) => {}
             Err(Retry::Failed(error @ DexError::Corrupt { .. })) => return Err(error),
-            // The next operation that meets the node notes it again. A node above it may need repair first.
-            Err(_) => break,
+            // The next operation that meets the node notes it again. A node above it, perhaps the next suspect, may need
+            // repair first.
+            Err(_) => {}
         }
     }
     Ok(())
