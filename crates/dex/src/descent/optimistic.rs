@@ -20,6 +20,7 @@ use pando_fabric::{Endpoint, Resource, Work};
 
 use crate::layout::Layout;
 use crate::node::Target;
+use crate::tree::start::cached_start;
 use crate::tree::{Ctx, Tree, VersionedNode, journal};
 
 /// Nodes of this level and below are numerous and rarely in the processor's cache.
@@ -45,9 +46,16 @@ impl std::fmt::Debug for ResumePoint<'_> {
     }
 }
 
+/// Where a cached path that began at `start` and ended at `node` goes on. Below a shared node it may need a proof that
+/// leads there from the root; a path that began elsewhere does not know whether the nodes in between are cached.
 #[cold]
-fn stuck_at(node: VersionedNode<'_>) -> ResumePoint<'_> {
-    ResumePoint(node.validate().is_ok().then_some(node))
+fn stuck_at<'t, L: Layout>(
+    tree: &Tree<L>,
+    start: VersionedNode<'_>,
+    node: VersionedNode<'t>,
+) -> ResumePoint<'t> {
+    let is_proved = start.frame.id() == tree.root || !tree.node(node).is_shared();
+    ResumePoint((is_proved && node.validate().is_ok()).then_some(node))
 }
 
 /// Result of [`descend`].
@@ -75,7 +83,7 @@ impl<L: Layout> Tree<L> {
     }
 }
 
-/// Number of inner nodes on the path to a leaf.
+/// Number of inner nodes on the path to a leaf. Those above the node at which a cached path begins count too.
 #[inline(always)]
 pub(crate) fn inner_levels<L: Layout>(tree: &Tree<L>) -> u64 {
     u64::from(tree.height()) - 1
@@ -165,14 +173,16 @@ fn cached_leaf<'t, L: Layout>(
     key: L::Key<'_>,
     charge: impl Fn(Work),
 ) -> Result<VersionedNode<'t>, ResumePoint<'t>> {
-    let mut node = tree.root_node().map_err(|Conflict| ResumePoint::default())?;
+    let start = cached_start(tree, key).map_err(|Conflict| ResumePoint::default())?;
+    let mut node = start;
     loop {
         charge_visit(node, &charge);
         match descend(tree, node, key) {
-            Descent::To(step) => node = arrive(tree, step).ok_or_else(|| stuck_at(node))?,
+            Descent::To(step) => node = arrive(tree, step).ok_or_else(|| stuck_at(tree, start, node))?,
             Descent::Leaf => return Ok(node),
             Descent::Unswizzled(swip) => {
-                node = enter_listed(tree, node, swip, key, &charge).ok_or_else(|| stuck_at(node))?;
+                node = enter_listed(tree, node, swip, key, &charge)
+                    .ok_or_else(|| stuck_at(tree, start, node))?;
             }
         }
     }
@@ -214,7 +224,8 @@ pub(crate) async fn cached_leaf_in_turns<'t, L: Layout, E: Endpoint>(
     if ctx.ep.slots() == 1 {
         return cached_leaf(tree, key, charge);
     }
-    let mut node = tree.root_node().map_err(|Conflict| ResumePoint::default())?;
+    let start = cached_start(tree, key).map_err(|Conflict| ResumePoint::default())?;
+    let mut node = start;
     loop {
         charge_visit(node, charge);
         match descend(tree, node, key) {
@@ -222,11 +233,12 @@ pub(crate) async fn cached_leaf_in_turns<'t, L: Layout, E: Endpoint>(
                 if step.far {
                     ctx.ep.yield_now().await;
                 }
-                node = arrive(tree, step).ok_or_else(|| stuck_at(node))?;
+                node = arrive(tree, step).ok_or_else(|| stuck_at(tree, start, node))?;
             }
             Descent::Leaf => return Ok(node),
             Descent::Unswizzled(swip) => {
-                node = enter_listed(tree, node, swip, key, charge).ok_or_else(|| stuck_at(node))?;
+                node =
+                    enter_listed(tree, node, swip, key, charge).ok_or_else(|| stuck_at(tree, start, node))?;
             }
         }
     }

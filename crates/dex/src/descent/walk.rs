@@ -17,7 +17,7 @@ use crate::descent::{prove, refresh};
 use crate::error::{Attempt, Retry};
 use crate::layout::Layout;
 use crate::node::{Node, Target};
-use crate::tree::{Ctx, Tree, VersionedNode};
+use crate::tree::{Ctx, Tree, VersionedNode, start};
 
 /// Whether a leaf that was READ gets a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -128,6 +128,7 @@ pub(crate) async fn walk_from<'t, L: Layout, E: Endpoint>(
             return Ok(Reached::Cached { node, parent });
         }
         inner += 1;
+        start::remember(tree, ctx, node);
         let index = page.child_toward(target);
         if let Some(id) = page.child(index).frame() {
             let child = optimistic::enter(tree, node, id)?;

@@ -20,6 +20,7 @@ use crate::recovery::{dead_holders, free, room, unfinished};
 use crate::tree::left_behind::LeftBehind;
 use crate::tree::patience::Patience;
 use crate::tree::spreading::Spread;
+use crate::tree::start::Start;
 use crate::tree::suspects::Suspects;
 use crate::tree::{self, Ctx, HOME, SmoCounters, Tree, TreeConfig};
 
@@ -68,6 +69,7 @@ impl<L: Layout> Tree<L> {
             spread: Spread::default(),
             costs: Costs::new(config.offloading, ctx.ep.regions().len() + LATER_MAX),
             left_behind: LeftBehind::default(),
+            start: Start::default(),
             suspects: Suspects::default(),
             unfinished: Leftovers::default(),
             config,

@@ -2,7 +2,7 @@
 //! each concern.
 //!
 //! The operations are functions of the modules above this one. The root never moves and stays in its frame as
-//! long as the cache lives, so every descent can begin there without a lookup.
+//! long as the cache lives, so every descent can begin there without a lookup; most [begin below it](start).
 
 pub(crate) mod gate;
 pub(crate) mod journal;
@@ -11,6 +11,7 @@ pub(crate) mod leftovers;
 pub(crate) mod new_node;
 pub(crate) mod patience;
 pub(crate) mod spreading;
+pub(crate) mod start;
 pub(crate) mod suspects;
 
 use std::sync::Arc;
@@ -31,6 +32,7 @@ use crate::ownership::view::Ownership;
 use crate::tree::left_behind::LeftBehind;
 use crate::tree::leftovers::Unfinished;
 use crate::tree::spreading::Spread;
+use crate::tree::start::Start;
 use crate::tree::suspects::Suspects;
 
 /// Memory server of roots, unless it is full.
@@ -134,6 +136,7 @@ pub struct Tree<L> {
     pub(crate) pool: Pool,
     pub(crate) config: TreeConfig,
     pub(crate) root: FrameId,
+    pub(crate) start: Start,
     pub(crate) smo_counters: SmoCounters,
     pub(crate) ownership: Ownership,
     pub(crate) costs: Costs,
