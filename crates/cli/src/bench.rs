@@ -133,6 +133,12 @@ pub struct BenchArgs {
     /// Draw keys by Zipf's law as popular as those of N records are, if that is more than there are
     #[arg(long, value_name = "N", value_parser = parse_count)]
     ranks: Option<u64>,
+    /// Draw keys of each compute server by a law of its own, in place of one over all keys
+    #[arg(long)]
+    own_ranks: bool,
+    /// Begin with an empty index, in workloads that only insert, on the sim fabric
+    #[arg(long)]
+    from_empty: bool,
     /// Lookups handed over together, in workloads that only look up
     #[arg(long, value_name = "N", default_value = "1")]
     multi_get: usize,
@@ -345,6 +351,8 @@ fn spec(args: &BenchArgs) -> Result<BenchSpec, Failure> {
         scan_length: args.scan_length.map(ScanLength::Fixed),
         scatter: args.scatter,
         ranks: args.ranks,
+        own_ranks: args.own_ranks,
+        from_empty: args.from_empty,
         multi_get: args.multi_get,
         verify: !args.no_verify,
         audit: !args.no_audit,

@@ -40,4 +40,8 @@ pub enum SpecError {
     NoMemory { bytes: u64 },
     #[error("the range of keys from {first} to {last} holds no loaded key")]
     EmptyRange { first: u64, last: u64 },
+    #[error(
+        "ranks within a range of keys need keys in the order of records, which `random64` keys are not in"
+    )]
+    NoOwnRanks,
 }

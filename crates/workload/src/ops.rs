@@ -4,7 +4,7 @@
 //! of its compute server). Under logical partitioning every compute server draws from the distribution over
 //! *all* keys and keeps the draws in its own range. All servers perform equally many operations, so a server
 //! without hot keys is not idle, as in the papers' experiments. Repeated draws cost a factor of the number of
-//! partitions, at a few tens of nanoseconds each.
+//! partitions, at a few tens of nanoseconds each. A lane with [ranks of its own](Lane::with_own_ranks) draws once.
 
 use crate::error::SpecError;
 use crate::hot_spot::HotRecords;
@@ -59,17 +59,60 @@ pub struct Lane {
     pub threads: u64,
     /// Keys at which operations may start, by their integers.
     pub owned: OwnedRange,
+    /// Whether the distribution is one over the keys of the range, instead of over all keys.
+    pub own_ranks: bool,
 }
 
 impl Lane {
     /// Thread `thread` of `threads`, with operations on all keys.
     pub const fn new(thread: u64, threads: u64) -> Lane {
-        Lane { thread, threads, owned: OwnedRange::ALL }
+        Lane { thread, threads, owned: OwnedRange::ALL, own_ranks: false }
     }
 
     /// The same, restricted to the keys of a range.
     pub const fn owning(self, owned: OwnedRange) -> Lane {
         Lane { owned, ..self }
+    }
+
+    /// The same, with a distribution over the keys of its range: each range has its own most popular key, whose
+    /// share does not depend on the number of ranges.
+    pub const fn with_own_ranks(self) -> Lane {
+        Lane { own_ranks: true, ..self }
+    }
+}
+
+/// Records that a distribution is over: `len` of them, from `first` on.
+#[derive(Clone, Copy, Debug)]
+struct Universe {
+    first: u64,
+    len: u64,
+    /// Distance by which scattered positions are turned, so that the popular keys of different universes are at
+    /// different places.
+    turn: u64,
+}
+
+impl Universe {
+    fn of(keys: &KeyCodec, lane: Lane) -> Result<Universe, SpecError> {
+        if !lane.own_ranks {
+            return Ok(Universe { first: 0, len: keys.records(), turn: 0 });
+        }
+        let OwnedRange { first, last } = lane.owned;
+        let (from, end) = match keys.space() {
+            KeySpace::Dense => (first.div_ceil(2), (last / 2).saturating_add(1)),
+            KeySpace::Packed => (first, last.saturating_add(1)),
+            KeySpace::Random64 => return Err(SpecError::NoOwnRanks),
+        };
+        match end.min(keys.records()).checked_sub(from) {
+            None | Some(0) => Err(SpecError::EmptyRange { first, last }),
+            Some(len) => Ok(Universe { first: from, len, turn: mix64(first) % len }),
+        }
+    }
+
+    /// The record at a position.
+    #[inline]
+    fn record(&self, position: u64) -> u64 {
+        let turned = position + self.turn;
+        self.first + if turned < self.len { turned } else { turned - self.len }
     }
 }
 
@@ -101,6 +144,7 @@ pub struct OpStream {
     thresholds: [u64; 4],
     scan_length: ScanLength,
     insert_keys: InsertKeys,
+    universe: Universe,
     popularity: Popularity,
     sample: Sample,
     scatterer: Scatterer,
@@ -129,7 +173,8 @@ impl OpStream {
         if lane.thread >= lane.threads {
             return Err(SpecError::NoSuchThread { thread: lane.thread, threads: lane.threads });
         }
-        let records = spec.keys.records();
+        let universe = Universe::of(&spec.keys, lane)?;
+        let records = universe.len;
         let draws_max = draws_max(&spec.keys, lane.owned)?;
         let sample = Sample::new(spec.ranks.unwrap_or(records), records);
         let popularity = match spec.distribution {
@@ -147,10 +192,11 @@ impl OpStream {
             thresholds: thresholds(spec.mix.shares()),
             scan_length: spec.mix.scan_length,
             insert_keys: spec.mix.insert_keys,
+            universe,
             popularity,
             sample,
             scatterer: spec.scatter.over(records),
-            fresh: FreshKeys::new(records, lane),
+            fresh: FreshKeys::new(universe, lane),
             recent: Vec::new(),
         })
     }
@@ -220,23 +266,26 @@ impl OpStream {
 
     #[inline]
     fn draw_record(&mut self) -> u64 {
-        let records = self.codec.records();
+        let universe = &self.universe;
         match &self.popularity {
-            Popularity::Uniform => self.rng.below(records),
-            Popularity::Zipf(zipf) => self.scatterer.position(self.sample.of_rank(zipf.draw(&mut self.rng))),
+            Popularity::Uniform => universe.record(self.rng.below(universe.len)),
+            Popularity::Zipf(zipf) => {
+                let rank = self.sample.of_rank(zipf.draw(&mut self.rng));
+                universe.record(self.scatterer.position(rank))
+            }
             Popularity::HotSpot(hot) => hot.draw(&self.codec, &mut self.rng),
             Popularity::Latest(zipf) => {
                 let age = zipf.draw(&mut self.rng).saturating_sub(self.recent.len() as u64);
-                self.scatterer.position(records - 1 - age)
+                universe.record(self.scatterer.position(universe.len - 1 - age))
             }
         }
     }
 
     #[cold]
     fn draw_owned_uniformly(&mut self) -> u64 {
-        let records = self.codec.records();
+        let universe = self.universe;
         for _ in 0..self.draws_max {
-            let key_number = loaded_key(self.rng.below(records));
+            let key_number = loaded_key(universe.record(self.rng.below(universe.len)));
             if self.owned.contains(self.codec.integer(key_number)) {
                 return key_number;
             }
@@ -309,7 +358,7 @@ fn first_owned(codec: &KeyCodec, owned: OwnedRange) -> Option<u64> {
 #[derive(Clone, Debug)]
 struct FreshKeys {
     order: NewKeyOrder,
-    records: u64,
+    universe: Universe,
     /// Next position in the order; this thread takes every `step`-th.
     next: u64,
     step: u64,
@@ -317,10 +366,10 @@ struct FreshKeys {
 }
 
 impl FreshKeys {
-    fn new(records: u64, lane: Lane) -> FreshKeys {
+    fn new(universe: Universe, lane: Lane) -> FreshKeys {
         FreshKeys {
-            order: NewKeyOrder::new(records),
-            records,
+            order: NewKeyOrder::new(universe.len),
+            universe,
             next: lane.thread,
             step: lane.threads,
             exhausted: false,
@@ -328,8 +377,8 @@ impl FreshKeys {
     }
 
     fn next(&mut self, codec: &KeyCodec, owned: OwnedRange) -> Option<u64> {
-        while self.next < self.records {
-            let key_number = self.order.key_number(self.next);
+        while self.next < self.universe.len {
+            let key_number = self.order.key_number(self.next) + 2 * self.universe.first;
             self.next += self.step;
             debug_assert!(!is_loaded(key_number));
             if owned.contains(codec.integer(key_number)) {

@@ -261,7 +261,7 @@ pub(crate) struct Driver<'a, S: SystemUnderTest<P>, P, O> {
     shared: &'a Shared,
     client: Client<'a, S, P>,
     source: O,
-    watch: Stopwatch,
+    watch: Stopwatch<'a>,
     tally: RefCell<Tally>,
     issued: Cell<u64>,
     quota: Quota,
@@ -285,7 +285,6 @@ struct Buffers {
 pub(crate) struct ThreadResult<O> {
     pub source: O,
     pub tally: Tally,
-    pub latency: Latency,
     pub series: Option<Series>,
     /// Verbs of the thread in this phase.
     pub verbs: VerbCounts,
@@ -295,12 +294,18 @@ pub(crate) struct ThreadResult<O> {
 }
 
 impl<'a, S: SystemUnderTest<P>, P: Port, O: Source> Driver<'a, S, P, O> {
-    pub fn new(shared: &'a Shared, client: Client<'a, S, P>, task: Task<O>) -> Self {
+    /// A thread whose latencies are recorded in `latency`.
+    pub fn new(
+        shared: &'a Shared,
+        client: Client<'a, S, P>,
+        task: Task<O>,
+        latency: &'a RefCell<Latency>,
+    ) -> Self {
         Self {
             shared,
             client,
             source: task.source,
-            watch: Stopwatch::new(task.thread),
+            watch: Stopwatch::new(task.thread, latency),
             tally: RefCell::default(),
             issued: Cell::new(0),
             quota: task.quota,
@@ -320,7 +325,6 @@ impl<'a, S: SystemUnderTest<P>, P: Port, O: Source> Driver<'a, S, P, O> {
         ThreadResult {
             source: self.source,
             tally: self.tally.into_inner(),
-            latency: self.watch.into_latency(),
             series: self.series.map(RefCell::into_inner),
             verbs,
             began: self.began.get().unwrap_or(self.ended.get()),

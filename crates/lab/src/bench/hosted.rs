@@ -6,6 +6,7 @@
 //! All other operations of a thread are on keys of its own compute server, unless the benchmark is
 //! [routed](super::BenchSpec::is_routed).
 
+use std::cell::RefCell;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::mpsc::{RecvTimeoutError, channel};
@@ -22,7 +23,7 @@ use super::driver::Driver;
 use super::load::{Generated, Interruptible, boundaries};
 use super::testbed::{PhaseResult, Stage, Testbed, joined};
 use super::verify::{self, FinalScan};
-use super::{BenchError, BenchSpec, FabricKind, Length};
+use super::{BenchError, BenchSpec, FabricKind, Length, latency};
 use crate::under_test::facade::Facade;
 use crate::under_test::peers::{PeerTree, Peers};
 use crate::under_test::{
@@ -195,15 +196,21 @@ where
     ) -> Result<PhaseResult, BenchError> {
         let before = self.system.counts()?;
         let tasks: Vec<_> = stage.tasks(streams, length, host_now()).collect();
+        let latencies = Mutex::new(latency::empty());
         let (threads, moves) = self.balanced(stage.spec.balance_every_ns, || {
             self.on_threads(stage, tasks, |task, client| {
-                let driver = Driver::new(stage.shared, client, task);
+                let latency = RefCell::new(latency::empty());
+                let driver = Driver::new(stage.shared, client, task, &latency);
                 let before = client.port.verbs();
                 client.port.run_slots(stage.spec.slots, |_| driver.slot())?;
-                Ok(driver.finish(client.port.verbs() - before))
+                let result = driver.finish(client.port.verbs() - before);
+                let mut all = latencies.lock().unwrap_or_else(PoisonError::into_inner);
+                all.add(latency.into_inner()).expect("all histograms have the same bounds");
+                Ok(result)
             })
         })?;
-        let phase = stage.combine(threads, [before, self.system.counts()?]);
+        let latencies = latencies.into_inner().unwrap_or_else(PoisonError::into_inner);
+        let phase = stage.combine(threads, length, latencies, [before, self.system.counts()?]);
         Ok(PhaseResult { moves, ..phase })
     }
 

@@ -19,6 +19,8 @@ pub(crate) struct Generated {
     values: ValueCodec,
     /// Random integers of the keys in ascending order, in pieces. Empty for dense keys.
     pieces: Vec<Vec<u64>>,
+    /// Number of records to load.
+    records: u64,
 }
 
 impl Generated {
@@ -28,7 +30,12 @@ impl Generated {
             KeySpace::Dense | KeySpace::Packed => Vec::new(),
             KeySpace::Random64 => sorted_integers(&keys, threads as u64),
         };
-        Generated { keys, values, pieces }
+        Generated { keys, values, pieces, records: keys.records() }
+    }
+
+    /// The same, for an index that is empty at first.
+    pub fn without_records(self) -> Generated {
+        Generated { records: 0, ..self }
     }
 
     /// Passes the key numbers of the records in `range` to `each`, in the order of their keys.
@@ -51,7 +58,7 @@ impl Generated {
 
 impl SortedSource for Generated {
     fn len(&self) -> u64 {
-        self.keys.records()
+        self.records
     }
 
     fn visit(

@@ -16,7 +16,7 @@
 
 mod driver;
 mod hosted;
-mod latency;
+pub(crate) mod latency;
 pub(crate) mod load;
 mod report;
 mod run;

@@ -6,6 +6,7 @@
 //! the host: its clock only gives the wall-clock figures of the report, and its watching thread only tells
 //! when to stop.
 
+use std::cell::RefCell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, PoisonError};
@@ -22,7 +23,7 @@ use super::driver::Driver;
 use super::load::{Generated, Interruptible, boundaries};
 use super::testbed::{PhaseResult, Stage, Testbed};
 use super::verify::{self, FinalScan};
-use super::{BenchError, BenchSpec, Length};
+use super::{BenchError, BenchSpec, Length, latency};
 use crate::copies::{Copies, SimEndpoint};
 use crate::under_test::peers::{PeerTree, Peers};
 use crate::under_test::{Audited, Client, EndpointPort, Port, SimPort, SystemCounts, SystemUnderTest};
@@ -76,7 +77,9 @@ impl<S: SystemUnderTest<SimPort> + Send> Simulated<S> {
         let system = stage.watched(|| {
             let ep = &copies.endpoint(fabric.direct(seeds.next()));
             let pool = block_on(ep, Pool::create(ep, PoolOptions::embedded())).map_err(pando::Error::from)?;
-            let source = Interruptible::new(Generated::new(shared.keys, shared.values, 1), shared);
+            let generated = Generated::new(shared.keys, shared.values, 1);
+            let generated = if spec.from_empty { generated.without_records() } else { generated };
+            let source = Interruptible::new(generated, shared);
             load(ep, pool, boundaries(&shared.keys, spec.compute_servers), &source)
         })?;
         let thread = |number| {
@@ -98,23 +101,25 @@ impl<S: SystemUnderTest<SimPort>> Testbed for Simulated<S> {
         let (spec, system, host_start) = (stage.spec, &self.system, Instant::now());
         let (before, usage) = (system.counts()?, self.fabric.usage());
         let tasks: Vec<_> = stage.tasks(streams, length, self.fabric.now()).collect();
-        let threads = stage.watched(|| {
+        let (threads, latency) = stage.watched(|| {
             let ports = self.threads.lock().unwrap_or_else(PoisonError::into_inner);
             let endpoints: Vec<_> = ports.iter().map(|port| port.ep.below()).collect();
             let verbs: Vec<VerbCounts> = ports.iter().map(SimPort::verbs).collect();
             let own: Vec<S::Thread> =
                 (0..ports.len()).map(|thread| system.begin_thread(thread / spec.threads)).collect();
             let clients = ports.iter().zip(&own).map(|(port, own)| Client { system, port, own });
-            let drivers = clients.zip(tasks).map(|(client, task)| Driver::new(stage.shared, client, task));
+            let latency = RefCell::new(latency::empty());
+            let drivers = clients.zip(tasks);
+            let drivers = drivers.map(|(client, task)| Driver::new(stage.shared, client, task, &latency));
             let drivers: Vec<_> = drivers.collect();
             self.fabric.run(&endpoints, spec.slots as u32, |thread, _| drivers[thread].slot());
             let results = drivers.into_iter().zip(ports.iter().zip(verbs));
             let results = results.map(|(driver, (port, before))| driver.finish(port.verbs() - before));
             let results: Vec<_> = results.collect();
             own.into_iter().for_each(|own| system.end_thread(own));
-            Ok(results)
+            Ok((results, latency.into_inner()))
         })?;
-        let phase = stage.combine(threads, [before, system.counts()?]);
+        let phase = stage.combine(threads, length, latency, [before, system.counts()?]);
         let shares = Some(self.fabric.usage().since(&usage));
         Ok(PhaseResult { host_time: Some(host_start.elapsed()), shares, ..phase })
     }

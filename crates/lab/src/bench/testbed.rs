@@ -17,7 +17,7 @@ use pando_workload::{Lane as StreamLane, OpStream, WorkloadSpec};
 use super::driver::{Drawn, Quota, Series, Shared, Tally, Task, ThreadResult};
 use super::latency::{self, Latency};
 use super::verify::FinalScan;
-use super::{BenchError, BenchSpec, Length, Watch};
+use super::{BenchError, BenchSpec, FabricKind, Length, Watch};
 use crate::under_test::{Audited, SystemCounts};
 
 /// Time between two reports of the progress.
@@ -69,7 +69,8 @@ pub(crate) struct PhaseResult {
     pub tally: Tally,
     pub latency: Latency,
     pub counts: Counts,
-    /// From the start of the first operation of any thread to the end of the last one, by the ports' clock.
+    /// From the start of the first operation of any thread to the end of the last one, by the ports' clock; at most the
+    /// virtual time of the phase, if that is given.
     pub ns: Nanos,
     /// Duration on this machine, if the ports have another clock.
     pub host_time: Option<Duration>,
@@ -142,10 +143,22 @@ impl Stage<'_> {
         })
     }
 
-    /// Combines the results of the threads. `counts` are those of the index before and after the phase.
-    pub fn combine(&self, threads: Vec<ThreadResult<Drawn>>, counts: [SystemCounts; 2]) -> PhaseResult {
+    /// Combines the results of the threads with the latencies of all. `counts` are those of the index before and
+    /// after the phase.
+    pub fn combine(
+        &self,
+        threads: Vec<ThreadResult<Drawn>>,
+        length: Length,
+        latency: Latency,
+        counts: [SystemCounts; 2],
+    ) -> PhaseResult {
         let [before, after] = counts;
         let mut phase = PhaseResult::of(self.spec, &threads);
+        // The last of many threads ends late: count the time for which all of them began operations.
+        if let (Length::Seconds(seconds), FabricKind::Sim) = (length, self.spec.fabric) {
+            phase.ns = phase.ns.min((seconds * 1e9) as Nanos);
+        }
+        phase.latency = latency;
         phase.counts.cache = after.cache - before.cache;
         phase.loads = after.loads;
         phase.streams = threads.into_iter().map(|thread| thread.source.into_stream()).collect();
@@ -154,7 +167,7 @@ impl Stage<'_> {
 }
 
 impl PhaseResult {
-    /// Sums the results of the threads, which are in order of compute servers.
+    /// Sums the results of the threads, which are in order of compute servers. Latencies are not theirs.
     pub fn of<O>(spec: &BenchSpec, threads: &[ThreadResult<O>]) -> PhaseResult {
         let began = threads.iter().map(|thread| thread.began).min().expect("there are threads");
         let ended = threads.iter().map(|thread| thread.ended).max().expect("there are threads");
@@ -174,7 +187,6 @@ impl PhaseResult {
         for (number, thread) in threads.iter().enumerate() {
             phase.counts.verbs = phase.counts.verbs + thread.verbs;
             phase.tally.add(&thread.tally);
-            phase.latency.add(&thread.latency).expect("all histograms have the same bounds");
             if let Some(of_thread) = &thread.series {
                 of_thread.add_to(&mut series[number / spec.threads]);
             }
@@ -199,6 +211,7 @@ pub(crate) fn streams(spec: &BenchSpec, workload: &WorkloadSpec) -> Result<Vec<O
         let owned = workload.keys.partition(server, servers);
         for thread in 0..threads {
             let lane = StreamLane::new(thread, threads).owning(owned);
+            let lane = if spec.own_ranks { lane.with_own_ranks() } else { lane };
             streams.push(OpStream::new(workload, spec.seed, lane)?);
         }
     }

@@ -16,7 +16,9 @@ use super::clients::{Clientele, Ground};
 use super::movers::{Mover, Work};
 use super::{ElasticReport, ElasticSpec, Spread};
 use crate::bench::load::{Generated, boundaries};
-use crate::bench::{BenchError, Driver, PhaseResult, Quota, Series, Shared, Task, Watch, make_fabric};
+use crate::bench::{
+    BenchError, Driver, PhaseResult, Quota, Series, Shared, Task, Watch, latency, make_fabric,
+};
 use crate::copies::{Copies, SimEndpoint};
 use crate::under_test::dex::{Dex, DexThread};
 use crate::under_test::{Client, EndpointPort, SimPort, SystemUnderTest};
@@ -87,13 +89,16 @@ fn measure(
     let queues = (0..spec.all_servers()).map(|_| RefCell::default()).collect();
     let ground = Ground { spec, watch, keys: shared.keys, began, queues };
     let work = Work::default();
-    let own: Vec<DexThread> = ports.iter().map(|_| dex.begin_thread(0)).collect();
     let workers = spec.all_servers() * spec.threads;
+    let server_of = |thread: usize| if thread < workers { thread / spec.threads } else { 0 };
+    let own: Vec<DexThread> = (0..ports.len()).map(|thread| dex.begin_thread(server_of(thread))).collect();
+    let latency = RefCell::new(latency::empty());
     let mut roles = Vec::with_capacity(ports.len());
     for (thread, (port, own)) in ports.iter().zip(&own).enumerate() {
         let client = Client { system: dex, port, own };
         if thread < workers {
-            roles.push(Role::Operates(Box::new(operating(&ground, &shared, client, thread)?)));
+            let driver = Driver::new(&shared, client, task(&ground, client, thread)?, &latency);
+            roles.push(Role::Operates(Box::new(driver)));
             continue;
         }
         let mover = Mover { ground: &ground, work: &work, dex, client };
@@ -126,13 +131,12 @@ fn measure(
     Ok(report)
 }
 
-/// Makes the driver of a compute server's thread that performs operations.
-fn operating<'c>(
+/// Makes the task of a compute server's thread that performs operations.
+fn task<'c>(
     ground: &'c Ground<'c>,
-    shared: &'c Shared,
     client: Client<'c, Dex<FixedLayout>, SimPort>,
     thread: usize,
-) -> Result<Operating<'c>, BenchError> {
+) -> Result<Task<Clientele<'c, FixedLayout>>, BenchError> {
     let Ground { spec, began, .. } = *ground;
     let lane = StreamLane::new(thread as u64, (spec.all_servers() * spec.threads) as u64);
     let stream = OpStream::new(&spec.bench().workload_spec()?, spec.seed, lane)?;
@@ -145,7 +149,7 @@ fn operating<'c>(
         has_begun: Cell::new(false),
     };
     let (quota, series) = (Quota::Until(began + spec.run_ns), Some(Series::new(began, spec.interval_ns)));
-    Ok(Driver::new(shared, client, Task { source, thread, quota, series }))
+    Ok(Task { source, thread, quota, series })
 }
 
 fn conclude(spec: &ElasticSpec, phase: PhaseResult, work: &Work<'_, FixedLayout>) -> ElasticReport {

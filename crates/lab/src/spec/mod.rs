@@ -144,6 +144,13 @@ pub struct BenchSpec {
     /// that of the keys.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ranks: Option<u64>,
+    /// Whether each compute server's threads draw from a distribution over the keys of their server, instead of from
+    /// one over all keys: then all servers have equally popular keys, and [`BenchSpec::ranks`] counts those of one.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub own_ranks: bool,
+    /// Whether the index is empty at first, with a partition for each compute server. Threads insert new keys.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub from_empty: bool,
     /// Lookups passed in one call, in workloads of lookups only. 1: one at a time.
     pub multi_get: usize,
     /// Whether every answer is checked, and the whole index at the end.
@@ -200,6 +207,8 @@ impl Default for BenchSpec {
             scan_length: None,
             scatter: Scatter::Hash,
             ranks: None,
+            own_ranks: false,
+            from_empty: false,
             multi_get: 1,
             verify: true,
             audit: true,
@@ -382,12 +391,23 @@ impl BenchSpec {
             _ => {}
         }
         let spec = self.workload_spec()?;
-        let ranks_max = Sample::ranks_max(self.keys);
+        let keys = if self.own_ranks { self.keys / self.compute_servers as u64 } else { self.keys };
+        let ranks_max = Sample::ranks_max(keys);
         if self.ranks.is_some_and(|ranks| ranks > ranks_max) {
-            return invalid(format!(
-                "{} keys can be as popular as those of {ranks_max} records at most",
-                self.keys
-            ));
+            return invalid(format!("{keys} keys can be as popular as those of {ranks_max} records at most"));
+        }
+        if self.own_ranks && (self.is_routed()? || self.key_space == KeySpace::Random64) {
+            return invalid(
+                "a distribution over the keys of each compute server needs threads that draw these only, and keys in \
+                 the order of their records"
+                    .to_owned(),
+            );
+        }
+        if self.from_empty && (spec.mix.insert != 100 || self.verify || self.fabric != FabricKind::Sim) {
+            return invalid(
+                "an index that is empty at first is for workloads that only insert, on the sim fabric, unverified"
+                    .to_owned(),
+            );
         }
         if self.multi_get > 1 && spec.mix.read != 100 {
             return invalid(format!(

@@ -6,7 +6,6 @@
 //! server.
 
 use std::cell::OnceCell;
-use std::iter::repeat_with;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -208,9 +207,24 @@ impl<L: Layout> Dex<L> {
 
 /// State of one thread.
 pub struct DexThread {
-    /// By compute server; made at its first use.
-    workers: Vec<OnceCell<CacheWorker>>,
+    /// Worker of the thread's own compute server.
+    own: OnceCell<CacheWorker>,
+    server: usize,
+    /// Workers of the others, by compute server. The list is made when a thread first continues on another server:
+    /// in a large cluster most threads never do.
+    others: OnceCell<Box<[OnceCell<CacheWorker>]>>,
     pub router: Router,
+}
+
+impl DexThread {
+    /// The worker of a compute server's cache; made at its first use.
+    fn worker<L: Layout>(&self, trees: &[Tree<L>], number: usize) -> &CacheWorker {
+        let place = match number == self.server {
+            true => &self.own,
+            false => &self.others.get_or_init(|| trees.iter().map(|_| OnceCell::new()).collect())[number],
+        };
+        place.get_or_init(|| trees[number].cache().worker())
+    }
 }
 
 impl<L: Layout> Dex<L> {
@@ -225,7 +239,7 @@ impl<'c, L: Layout> At<'c, L> {
     /// Access to one compute server.
     pub fn server(self, number: usize) -> (&'c Tree<L>, Ctx<'c, SimEndpoint>) {
         let tree = &self.system.trees[number];
-        let worker = self.own.workers[number].get_or_init(|| tree.cache().worker());
+        let worker = self.own.worker(&self.system.trees, number);
         (tree, Ctx { ep: &self.port.ep, worker })
     }
 
@@ -247,14 +261,16 @@ impl<L: Layout> SystemUnderTest<SimPort> for Dex<L> {
     type Error = DexError;
     type Thread = DexThread;
 
-    fn begin_thread(&self, _: usize) -> DexThread {
+    fn begin_thread(&self, server: usize) -> DexThread {
         let router = Router::new(Arc::clone(&self.routes), self.threads.fetch_add(1, Relaxed));
-        DexThread { workers: repeat_with(OnceCell::new).take(self.trees.len()).collect(), router }
+        DexThread { own: OnceCell::new(), server, others: OnceCell::new(), router }
     }
 
-    fn end_thread(&self, own: DexThread) {
-        for (tree, worker) in self.trees.iter().zip(&own.workers) {
-            worker.get().into_iter().for_each(|worker| tree.cache().retire(worker));
+    fn end_thread(&self, thread: DexThread) {
+        let DexThread { own, server, others, .. } = thread;
+        let others = others.get().into_iter().flatten().enumerate();
+        for (number, worker) in others.chain(std::iter::once((server, &own))) {
+            worker.get().into_iter().for_each(|worker| self.trees[number].cache().retire(worker));
         }
     }
 

@@ -10,7 +10,7 @@ use std::fs;
 use pando_lab::bench::{self, BenchSpec, FabricKind, Length, System};
 use pando_lab::calibrate::{self, CalibrateOptions};
 use pando_lab::elastic::{self, Clients, ElasticSpec, PlannedMove, Spread};
-use pando_lab::experiments::{self, RunOptions, Scale, Setting};
+use pando_lab::experiments::{self, Cell, RunOptions, Scale, Setting};
 use pando_lab::simulate::{FaultSet, Summary, Systems, run_seed};
 use serde_json::Value;
 
@@ -124,10 +124,11 @@ fn note_calibration(fields: &mut Fields) {
 /// Notes the fields of the document of one cell, for an experiment of each kind.
 fn note_experiments(fields: &mut Fields) {
     let folder = tempfile::tempdir().expect("a temporary directory");
-    for name in ["table2", "fig10"] {
+    for (name, part) in [("table2", ""), ("fig10", ""), ("scale", "growth")] {
         let experiment = experiments::find(name).expect("a known experiment");
         let setting = Setting::new(Scale::Tiny, 1);
-        let only = (experiment.cells)(&setting)[0].name();
+        let names = (experiment.cells)(&setting).iter().map(Cell::name).collect::<Vec<_>>();
+        let only = names.into_iter().find(|name| name.contains(part)).expect("it has such a cell");
         experiments::run(
             experiment,
             setting,

@@ -252,3 +252,42 @@ fn latest_reads_what_was_inserted_last() {
     let share = f64::from(of_last_hundred) / f64::from(reads);
     assert!((share - 0.41).abs() < 0.02, "{share}");
 }
+
+#[test]
+fn ranks_of_a_range_have_the_same_shares_in_every_range_and_only_its_keys() {
+    let spec = spec("read-only", "zipf:0.99", KeySpace::Packed, 100_000);
+    let share_of_hottest = |index: u64, of: u64| {
+        let owned = spec.keys.partition(index, of);
+        let drawn = ops(&spec, 4, Lane::new(0, 1).owning(owned).with_own_ranks(), 50_000);
+        assert!(drawn.iter().all(|op| owned.contains(spec.keys.integer(op.key_number))));
+        let mut counts = std::collections::HashMap::<u64, u32>::new();
+        drawn.iter().for_each(|op| *counts.entry(op.key_number - 2 * owned.first).or_default() += 1);
+        let hottest = counts.into_iter().max_by_key(|(_, count)| *count).expect("there are some");
+        (hottest.0, f64::from(hottest.1) / 50_000.0)
+    };
+    let shares = [0, 7, 99].map(|index| share_of_hottest(index, 100));
+    for (place, share) in shares {
+        // The harmonic number of 1,000 with this exponent is 7.7.
+        assert!((0.12..0.14).contains(&share), "{share} at {place}");
+    }
+    assert!(shares[0].0 != shares[1].0 && shares[1].0 != shares[2].0, "at different places: {shares:?}");
+    let random = OpStream::new(
+        &self::spec("read-only", "uniform", KeySpace::Random64, 1_000),
+        1,
+        Lane::new(0, 1).with_own_ranks(),
+    );
+    assert!(random.is_err());
+}
+
+#[test]
+fn new_keys_of_ranges_with_ranks_of_their_own_are_used_once() {
+    let spec = spec("insert-only", "uniform", KeySpace::Dense, 3_000);
+    let mut seen = std::collections::BTreeSet::new();
+    for index in 0..3 {
+        let owned = spec.keys.partition(index, 3);
+        let lane = Lane::new(0, 1).owning(owned).with_own_ranks();
+        for op in ops(&spec, 4, lane, 1_000) {
+            assert!(owned.contains(op.key_number) && seen.insert(op.key_number), "{op:?}");
+        }
+    }
+}

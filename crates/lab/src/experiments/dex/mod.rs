@@ -8,6 +8,7 @@ mod data;
 mod durability;
 mod elasticity;
 mod local;
+mod many_servers;
 mod offloading;
 mod peers;
 mod scaling;
@@ -40,6 +41,7 @@ pub(super) const EXPERIMENTS: &[Experiment] = &[
     sizes::FIG18,
     elasticity::BALANCE,
     durability::LOG_COSTS,
+    many_servers::SCALE,
 ];
 
 /// Columns of most tables.
