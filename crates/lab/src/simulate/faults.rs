@@ -78,6 +78,12 @@ impl FaultSet {
         self.0 & Self::DEATH.0 != 0
     }
 
+    /// Whether a memory server that lives may not answer.
+    pub fn lose_answers(self) -> bool {
+        let losing = [FaultKind::LostAnswers, FaultKind::Disconnect, FaultKind::Stop, FaultKind::Kill];
+        losing.into_iter().any(|kind| self.has(kind))
+    }
+
     /// Whether a memory server may be lost.
     pub fn kills_memory(self) -> bool {
         self.0 & Self::LOSS.0 != 0

@@ -9,7 +9,6 @@ use pando_fabric::Nanos;
 use pando_pool::Pool;
 use pando_rt::block_on;
 use pando_sherman::{Config, Shape, Sherman, ShermanError};
-use pando_sim::FaultKind;
 use pando_smart::{CreateOptions, Smart, SmartConfig, SmartError};
 
 use super::case_peers::{ShermanCase, SmartCase};
@@ -92,8 +91,7 @@ impl<T: SimulatedPeer> Peer<T> {
             let spec = BenchSpec { fill: setup.fill(), ..BenchSpec::default() };
             block_on(ep, views[0].load(&spec, ep, entries.into_iter())).map_err(Into::into)?;
         }
-        let losing = [FaultKind::LostAnswers, FaultKind::Disconnect, FaultKind::Stop, FaultKind::Kill];
-        let loses_answers = setup.copies > 1 || losing.into_iter().any(|fault| setup.faults.has(fault));
+        let loses_answers = setup.copies > 1 || setup.faults.lose_answers();
         Ok(Self { pool, views, boundaries, blocks_before, threads: setup.threads, loses_answers })
     }
 

@@ -217,8 +217,10 @@ impl Setup {
     pub fn loss(&self, began: Nanos, span: Nanos) -> Option<Loss> {
         let draw = Draw::of(self.seed, "loss");
         let is_lost = self.copies > 1 && draw.one_of(&[true, true, true, false]);
+        // SMART changes data by atomics, and one without an answer may be lost with the primary (docs/replicas.md).
+        let is_exposed = matches!(self.system, System::Smart(_)) && self.faults.lose_answers();
         let server = MemoryServerId(draw.below(self.memory_servers as u64) as u16);
-        is_lost.then(|| Loss { server, at: began + 1 + draw.below(span) })
+        (is_lost && !is_exposed).then(|| Loss { server, at: began + 1 + draw.below(span) })
     }
 
     /// Name of the simulated system.

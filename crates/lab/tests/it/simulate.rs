@@ -210,6 +210,26 @@ fn the_last_look_at_everything_does_not_wait_for_the_others() {
     is_clean(&run_seed(2_015_415, &system("art", &[]), faults("none")));
 }
 
+/// This seed detects a READ that, sent again to another copy, brings back a buffer without the words beside its window.
+#[test]
+fn a_lookup_across_the_loss_of_a_memory_server_finds_the_whole_node() {
+    is_clean(&run_seed(20_679, &system("p-smart", &[]), faults("torn,spikes,kill-memory")));
+}
+
+/// These seeds detect a lock whose release counts as unknown although another copy has executed it.
+#[test]
+fn a_lock_is_given_back_although_a_memory_server_is_lost() {
+    for seed in [137, 225] {
+        is_clean(&run_seed(seed, &Systems::default(), faults("torn,spikes,kill-memory")));
+    }
+}
+
+/// This seed detects a copy of the root that leads to a node of others for good, which a dead process had locked.
+#[test]
+fn the_root_is_read_again_if_it_leads_to_what_a_dead_process_had_locked() {
+    is_clean(&run_seed(3_274, &Systems::dex(), faults("lost-answers,kill-compute,kill-memory")));
+}
+
 /// A history of 3,040 operations on one key, of which twelve have an unknown outcome: the search needs more
 /// than two million steps.
 #[test]
