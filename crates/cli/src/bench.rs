@@ -315,16 +315,7 @@ fn spec(args: &BenchArgs) -> Result<BenchSpec, Failure> {
         threads: args.threads,
         slots: args.slots,
         cache_bytes: args.cache,
-        cache: CacheOptions {
-            leaf_admission: args.leaf_admission,
-            eviction: match args.eviction {
-                EvictionArg::PathAware => Eviction::PathAware,
-                EvictionArg::Random => Eviction::Random,
-            },
-            fifo: args.cooling == CoolingArg::Fifo,
-            swizzle: !args.no_swizzle,
-            cooling_share: args.cooling_share,
-        },
+        cache: cache_options(args),
         read_ahead: args.read_ahead,
         whole_leaves: args.leaf_writes == LeafWritesArg::Whole,
         offload: args.offload.policy(),
@@ -360,6 +351,19 @@ fn spec(args: &BenchArgs) -> Result<BenchSpec, Failure> {
         balance_every_ns: args.balance,
         seed: args.seed,
     })
+}
+
+fn cache_options(args: &BenchArgs) -> CacheOptions {
+    CacheOptions {
+        leaf_admission: args.leaf_admission,
+        eviction: match args.eviction {
+            EvictionArg::PathAware => Eviction::PathAware,
+            EvictionArg::Random => Eviction::Random,
+        },
+        fifo: args.cooling == CoolingArg::Fifo,
+        swizzle: !args.no_swizzle,
+        cooling_share: args.cooling_share,
+    }
 }
 
 /// The system with its techniques.
