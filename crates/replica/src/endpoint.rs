@@ -158,8 +158,8 @@ impl<E: Endpoint> Replicated<E> {
     /// Sends a WRITE to one copy after the other. It must not be repeated once a primary may have executed it, as all others
     /// see what the primary has. `attempt` sends it to a copy with `bufs`, and `fresh` makes such.
     ///
-    /// In another view no copy lacks it: a primary is the last one in the order of all views in which it is a copy, and copies
-    /// that are filled get it from the primary.
+    /// In another view no copy lacks it: a new primary was asked before the old one, and copies that are filled get it from the
+    /// primary.
     ///
     /// # Errors
     /// Those of the verb. If a copy may have executed it, the error says so.
@@ -237,18 +237,42 @@ impl<E: Endpoint> Replicated<E> {
         Ok(read)
     }
 
-    async fn write_copies(&self, group: &Group, at: GlobalAddr, from: PageBuf) -> Result<PageBuf> {
+    /// Sends a WRITE to one copy after the other, [repeatedly](Self::repeat) or [once](Self::once).
+    async fn write_each<T>(
+        &self,
+        group: &Group,
+        at: GlobalAddr,
+        may_repeat: bool,
+        first: T,
+        fresh: impl Fn() -> T,
+        mut attempt: impl AsyncFnMut(Replica, T) -> Result<T>,
+    ) -> Result<T> {
+        if !may_repeat {
+            return self.once(group, at, first, fresh, attempt).await;
+        }
+        let mut first = Some(first);
+        self.repeat(group, at, async |volume| {
+            let mut bufs = first.take().unwrap_or_else(&fresh);
+            for copy in in_order(volume) {
+                bufs = attempt(copy, bufs).await?;
+            }
+            Ok(bufs)
+        })
+        .await
+    }
+
+    async fn write_copies(
+        &self,
+        group: &Group,
+        at: GlobalAddr,
+        from: PageBuf,
+        may_repeat: bool,
+    ) -> Result<PageBuf> {
         group.check(at, from.window_len())?;
-        let (kept, mut first) = (Kept::of_write(&self.below, &from), Some(from));
-        let written = self
-            .repeat(group, at, async |volume| {
-                let mut from = first.take().unwrap_or_else(|| kept.again(&self.below));
-                for copy in in_order(volume) {
-                    from = self.below.write(copy.at(at.offset()), from).await?;
-                }
-                Ok(from)
-            })
-            .await?;
+        let kept = Kept::of_write(&self.below, &from);
+        let again = || kept.again(&self.below);
+        let write = async |copy: Replica, from| self.below.write(copy.at(at.offset()), from).await;
+        let written = self.write_each(group, at, may_repeat, from, again, write).await?;
         kept.recycle(&self.below);
         Ok(written)
     }
@@ -282,30 +306,8 @@ impl<E: Endpoint> Replicated<E> {
 
     async fn write_word_of_copies(&self, group: &Group, at: GlobalAddr, value: u64) -> Result<()> {
         group.check(at, WORD)?;
-        self.once(
-            group,
-            at,
-            (),
-            || (),
-            async |copy, ()| self.below.write_word(copy.at(at.offset()), value).await,
-        )
-        .await
-    }
-
-    async fn write_copies_unlocking(&self, group: &Group, at: GlobalAddr, from: PageBuf) -> Result<PageBuf> {
-        group.check(at, from.window_len())?;
-        let kept = Kept::of_write(&self.below, &from);
-        let written = self
-            .once(
-                group,
-                at,
-                from,
-                || kept.again(&self.below),
-                async |copy, from| self.below.write_unlocking(copy.at(at.offset()), from).await,
-            )
-            .await?;
-        kept.recycle(&self.below);
-        Ok(written)
+        let write = async |copy: Replica, ()| self.below.write_word(copy.at(at.offset()), value).await;
+        self.once(group, at, (), || (), write).await
     }
 
     /// Executes an atomic at the primary, and makes the backups equal if it changed the word.
@@ -433,19 +435,7 @@ impl<E: Endpoint> Replicated<E> {
             let results = self.below.submit(self.put_together(&steps, bufs, copy)).await?;
             Ok(results.into_iter().map(buffer_of).collect())
         };
-        let bufs: Vec<Option<PageBuf>> = if may_repeat {
-            let mut first = Some(bufs);
-            self.repeat(group, at, async |volume| {
-                let mut bufs = first.take().unwrap_or_else(fresh);
-                for copy in in_order(volume) {
-                    bufs = attempt(copy, bufs).await?;
-                }
-                Ok(bufs)
-            })
-            .await?
-        } else {
-            self.once(group, at, bufs, fresh, attempt).await?
-        };
+        let bufs: Vec<_> = self.write_each(group, at, may_repeat, bufs, fresh, attempt).await?;
         steps.into_iter().for_each(|step| step.recycle(&self.below));
         let result = |buf: Option<PageBuf>| buf.map_or(VerbResult::Done, VerbResult::Buf);
         Ok(bufs.into_iter().map(result).collect())
@@ -586,7 +576,7 @@ impl<E: Endpoint> Endpoint for Replicated<E> {
     async fn write(&self, at: GlobalAddr, from: PageBuf) -> Result<PageBuf> {
         match &self.group {
             None => self.below.write(at, from).await,
-            Some(group) => outlined(Box::pin(self.write_copies(group, at, from))).await,
+            Some(group) => outlined(Box::pin(self.write_copies(group, at, from, true))).await,
         }
     }
 
@@ -602,7 +592,7 @@ impl<E: Endpoint> Endpoint for Replicated<E> {
     async fn write_unlocking(&self, at: GlobalAddr, from: PageBuf) -> Result<PageBuf> {
         match &self.group {
             None => self.below.write_unlocking(at, from).await,
-            Some(group) => outlined(Box::pin(self.write_copies_unlocking(group, at, from))).await,
+            Some(group) => outlined(Box::pin(self.write_copies(group, at, from, false))).await,
         }
     }
 
