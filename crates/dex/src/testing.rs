@@ -6,7 +6,7 @@
 
 use pando_cache::FrameState;
 use pando_cache::sync::Word;
-use pando_fabric::{Endpoint, Fabric, GlobalAddr};
+use pando_fabric::{DynEndpoint, Endpoint, Fabric, GlobalAddr};
 use pando_fabric_local::{LocalConfig, LocalFabric};
 use pando_rt::block_on;
 
@@ -74,8 +74,13 @@ pub fn one_server() -> Cluster<FixedLayout> {
 }
 
 /// A client with a scripted endpoint.
-pub fn scripted<L: Layout>(cluster: &Cluster<L>) -> Client<'_, L, Scripted> {
+pub fn scripted<L: Layout>(cluster: &Cluster<L>) -> Client<'_, L> {
     cluster.client_of(Scripted::new(cluster.fabric.endpoint(3).expect("an endpoint")))
+}
+
+/// The endpoint of a client that [`scripted`] made.
+pub fn script<'c, L: Layout>(client: &'c Client<'_, L>) -> &'c Scripted {
+    client.ep.as_type()
 }
 
 pub fn addr_of(hop: VersionedNode<'_>) -> GlobalAddr {
@@ -83,9 +88,9 @@ pub fn addr_of(hop: VersionedNode<'_>) -> GlobalAddr {
 }
 
 /// The node of `level` on the path to a key, and its parent, both in the cache.
-pub fn find<'t, L: Layout, E: Endpoint>(
+pub fn find<'t, L: Layout>(
     tree: &'t Tree<L>,
-    ctx: Ctx<'_, E>,
+    ctx: Ctx<'_, DynEndpoint>,
     key: &[u8],
     level: u8,
 ) -> (VersionedNode<'t>, Option<VersionedNode<'t>>) {
@@ -109,21 +114,21 @@ pub fn change(hop: VersionedNode<'_>, change: impl FnOnce(&[Word])) {
 }
 
 /// Word `word` of a node in remote memory.
-pub fn remote_word(ep: &impl Endpoint, node: GlobalAddr, word: usize) -> u64 {
+pub fn remote_word(ep: &DynEndpoint, node: GlobalAddr, word: usize) -> u64 {
     block_on(ep, ep.read_word(node.add(8 * word as u64))).expect("read")
 }
 
-pub fn set_remote_word(ep: &impl Endpoint, node: GlobalAddr, word: usize, value: u64) {
+pub fn set_remote_word(ep: &DynEndpoint, node: GlobalAddr, word: usize, value: u64) {
     block_on(ep, ep.write_word(node.add(8 * word as u64), value)).expect("written");
 }
 
-pub fn is_unlocked(ep: &impl Endpoint, node: GlobalAddr) -> bool {
+pub fn is_unlocked(ep: &DynEndpoint, node: GlobalAddr) -> bool {
     remote_word(ep, node, header::LOCK) >> 63 == 0
 }
 
 /// Violations that an audit of all compute servers finds, except leaks.
 pub fn violations<L: Layout>(cluster: &Cluster<L>) -> Vec<String> {
-    let ep = cluster.fabric.endpoint(99).expect("an endpoint");
+    let ep = DynEndpoint::new(cluster.fabric.endpoint(99).expect("an endpoint"));
     let trees: Vec<_> = cluster.trees.iter().collect();
     block_on(&ep, crate::audit::audit(&ep, &trees)).expect("an audit").violations
 }

@@ -12,7 +12,7 @@ use std::thread;
 
 use pando_fabric::{
     Chain, ChainVerb, Endpoint, EndpointState, FabricError, GlobalAddr, MemoryServerId, Nanos, PageBuf,
-    RegionInfo, Request, Result, TimeLimit, VerbResult, WORD,
+    RegionInfo, Result, TimeLimit, VerbResult, WORD,
 };
 
 use crate::promise::Promise;
@@ -112,25 +112,6 @@ impl LocalEndpoint {
         }
         Ok(results)
     }
-
-    async fn do_call<R: Request>(&self, server: MemoryServerId, request: &R) -> Result<R::Reply> {
-        self.regions.server(server)?;
-        let mut body = Vec::new();
-        request.encode(&mut body);
-        let sent = body.len();
-        let answer = match self.regions.cores() {
-            Some(cores) => match cores.execute_here(server, R::OP, &body) {
-                Some(answer) => answer,
-                None => cores.post(server, R::OP, body).await,
-            },
-            None => {
-                let reason = "it has no handler for requests".to_owned();
-                Err(FabricError::Refused { server, op: R::OP, reason })
-            }
-        };
-        self.state.counters.count_two_sided(sent + answer.as_ref().map_or(0, Vec::len));
-        request.decode_reply(server, &answer?)
-    }
 }
 
 impl Endpoint for LocalEndpoint {
@@ -189,9 +170,21 @@ impl Endpoint for LocalEndpoint {
         self.execute_all(chain)
     }
 
-    #[inline]
-    async fn call<R: Request>(&self, server: MemoryServerId, request: &R) -> Result<R::Reply> {
-        self.do_call(server, request).await
+    async fn call_bytes(&self, server: MemoryServerId, op: u16, body: Vec<u8>) -> Result<Vec<u8>> {
+        self.regions.server(server)?;
+        let sent = body.len();
+        let answer = match self.regions.cores() {
+            Some(cores) => match cores.execute_here(server, op, &body) {
+                Some(answer) => answer,
+                None => cores.post(server, op, body).await,
+            },
+            None => {
+                let reason = "it has no handler for requests".to_owned();
+                Err(FabricError::Refused { server, op, reason })
+            }
+        };
+        self.state.counters.count_two_sided(sent + answer.as_ref().map_or(0, Vec::len));
+        answer
     }
 
     async fn reserve(&self, at: GlobalAddr, len: u64) -> Result<()> {

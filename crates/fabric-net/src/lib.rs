@@ -22,7 +22,7 @@ mod socket;
 mod tests;
 pub mod wire;
 
-pub use client::{TcpConfig, TcpEndpoint, TcpFabric, TcpLock, end_call, wait_for};
+pub use client::{TcpConfig, TcpEndpoint, TcpFabric, TcpLock, count_call, wait_for};
 pub use connect::{ConnectError, Destination, connect};
 pub use handshake::{LinkId, Protocol, Rejection, Welcomed, random_nonzero};
 /// Which memory server has which copies.

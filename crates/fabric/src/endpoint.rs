@@ -108,8 +108,15 @@ pub trait Endpoint {
     /// Executes a chain. Returns one result per verb, in order.
     async fn submit(&self, chain: Chain) -> Result<Vec<VerbResult>>;
 
+    /// Executes a two-sided call: operation `op` with `body`. Returns the bytes of the reply.
+    async fn call_bytes(&self, server: MemoryServerId, op: u16, body: Vec<u8>) -> Result<Vec<u8>>;
+
     /// Executes a two-sided call.
-    async fn call<R: Request>(&self, server: MemoryServerId, request: &R) -> Result<R::Reply>;
+    async fn call<R: Request>(&self, server: MemoryServerId, request: &R) -> Result<R::Reply> {
+        let mut body = Vec::new();
+        request.encode(&mut body);
+        request.decode_reply(server, &self.call_bytes(server, R::OP, body).await?)
+    }
 
     /// Backs `len` bytes at `at` with memory, so that a later WRITE there cannot run out of space.
     async fn reserve(&self, at: GlobalAddr, len: u64) -> Result<()>;

@@ -14,7 +14,7 @@ use std::sync::Arc;
 use pando_fabric::defect::defect;
 use pando_fabric::{
     Chain, ChainVerb, Endpoint, EndpointState, FabricError, GlobalAddr, MemoryServerId, Nanos, PageBuf,
-    RegionInfo, Request, Result, TimeLimit, VerbResult, WORD, Work, join_all, outlined,
+    RegionInfo, Result, TimeLimit, VerbResult, WORD, Work, join_all, outlined,
 };
 
 use crate::again::{Kept, Step, buffer_of};
@@ -652,11 +652,11 @@ impl<E: Endpoint> Endpoint for Replicated<E> {
     }
 
     /// Calls are refused where there are copies: what a memory server changes by itself reaches no other copy.
-    async fn call<R: Request>(&self, server: MemoryServerId, request: &R) -> Result<R::Reply> {
-        let Some(group) = &self.group else { return self.below.call(server, request).await };
+    async fn call_bytes(&self, server: MemoryServerId, op: u16, body: Vec<u8>) -> Result<Vec<u8>> {
+        let Some(group) = &self.group else { return self.below.call_bytes(server, op, body).await };
         group.check(GlobalAddr::new(server, 0), 0)?;
         let reason = "memory servers with copies execute no calls".to_owned();
-        Err(FabricError::Refused { server, op: R::OP, reason })
+        Err(FabricError::Refused { server, op, reason })
     }
 
     async fn reserve(&self, at: GlobalAddr, len: u64) -> Result<()> {

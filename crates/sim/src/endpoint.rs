@@ -13,7 +13,7 @@ use std::task::{Poll, Waker};
 
 use pando_fabric::{
     Chain, Endpoint, EndpointState, FabricError, GlobalAddr, MemoryServerId, Nanos, PageBuf, RegionInfo,
-    Request, Result, VerbResult, WORD, Work,
+    Result, VerbResult, WORD, Work,
 };
 
 use crate::events::Event;
@@ -252,21 +252,19 @@ impl Endpoint for SimEndpoint {
         }
     }
 
-    async fn call<R: Request>(&self, server: MemoryServerId, request: &R) -> Result<R::Reply> {
+    async fn call_bytes(&self, server: MemoryServerId, op: u16, body: Vec<u8>) -> Result<Vec<u8>> {
         self.region(server)?;
-        let mut body = Vec::new();
-        request.encode(&mut body);
         let sent = body.len();
         let reply = match self.worker {
-            None => self.call_direct(server, R::OP, &body),
+            None => self.call_direct(server, op, &body),
             Some(worker) => {
-                let call = Call { op: R::OP, body, reply: Vec::new() };
+                let call = Call { op, body, reply: Vec::new() };
                 let posted = self.post(worker, server, |op| op.call = Some(call));
                 posted.result(|op| op.call.take().expect("it was one").reply).await
             }
         };
         self.state.counters.count_two_sided(sent + reply.as_ref().map_or(0, Vec::len));
-        request.decode_reply(server, &reply?)
+        reply
     }
 
     async fn reserve(&self, at: GlobalAddr, len: u64) -> Result<()> {

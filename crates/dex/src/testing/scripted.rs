@@ -8,7 +8,7 @@ use std::cell::RefCell;
 
 use pando_fabric::{
     Chain, Endpoint, EndpointState, FabricError, GlobalAddr, MemoryServerId, Nanos, PageBuf, RegionInfo,
-    Request, Result, VerbResult,
+    Result, VerbResult,
 };
 use pando_fabric_local::LocalEndpoint;
 
@@ -136,8 +136,8 @@ impl Endpoint for Scripted {
         self.perform(Verb::Chain, at, self.inner.submit(chain)).await
     }
 
-    async fn call<R: Request>(&self, server: MemoryServerId, request: &R) -> Result<R::Reply> {
-        self.inner.call(server, request).await
+    async fn call_bytes(&self, server: MemoryServerId, op: u16, body: Vec<u8>) -> Result<Vec<u8>> {
+        self.inner.call_bytes(server, op, body).await
     }
 
     async fn reserve(&self, at: GlobalAddr, len: u64) -> Result<()> {

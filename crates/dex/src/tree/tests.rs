@@ -11,7 +11,6 @@ use pando_fabric::{GlobalAddr, PageBuf};
 use pando_rt::block_on;
 
 use pando_cache::NodeShape;
-use pando_fabric::Endpoint;
 
 use super::*;
 use crate::descent::read::{self, TORN_READS};
@@ -48,7 +47,7 @@ fn tear(ep: &Scripted, node: GlobalAddr, times: u32, damage: fn(&PageBuf)) -> Rc
 }
 
 /// Address of the leaf of `OWN`, which is not cached.
-fn missing_leaf<E: Endpoint>(client: &Client<'_, crate::layout::fixed::FixedLayout, E>) -> GlobalAddr {
+fn missing_leaf(client: &Client<'_, crate::layout::fixed::FixedLayout>) -> GlobalAddr {
     let (tree, ctx) = client.server(0);
     let (above, _) = find(tree, ctx, &key(OWN), 1);
     let (words, bytes) = (above.frame.words(), key(OWN));
@@ -74,10 +73,10 @@ fn an_own_page_that_is_corrupt_is_reported_and_a_torn_one_read_again() {
         let cluster = two_servers();
         let client = scripted(&cluster);
         let leaf = missing_leaf(&client);
-        let torn = tear(&client.ep, leaf, u32::MAX, damage);
+        let torn = tear(client.ep.as_type(), leaf, u32::MAX, damage);
         assert!(is_corrupt(client.get(&key(OWN)), leaf, reason), "{reason}");
         assert_eq!(torn.get(), TORN_READS + 1, "{reason}");
-        let torn = tear(&client.ep, leaf, TORN_READS, damage);
+        let torn = tear(client.ep.as_type(), leaf, TORN_READS, damage);
         assert_eq!(client.get(&key(OWN)).expect("whole at last"), Some(value(OWN)));
         assert_eq!(torn.get(), TORN_READS, "{reason}");
     }
@@ -94,10 +93,10 @@ fn a_shared_page_that_is_corrupt_is_reported_and_a_torn_one_read_again() {
             let view = tree.view(ctx);
             failure(block_on(ctx.ep, read::read_shared(tree, ctx, node, &view)))
         };
-        let torn = tear(&client.ep, node, u32::MAX, damage);
+        let torn = tear(client.ep.as_type(), node, u32::MAX, damage);
         assert!(is_corrupt(read(), node, reason), "{reason}");
         assert_eq!(torn.get(), TORN_READS + 1, "{reason}");
-        tear(&client.ep, node, TORN_READS, damage);
+        tear(client.ep.as_type(), node, TORN_READS, damage);
         let page = read().expect("whole at last");
         assert!(header::has(page.words(), header::SHARED));
     }
@@ -111,10 +110,10 @@ fn a_locked_page_that_is_corrupt_is_reported_and_unlocked() {
         let (tree, ctx) = client.server(0);
         let node = tree.config.root;
         let lock = || failure(block_on(ctx.ep, locked::lock_node(tree, ctx, node)));
-        tear(&client.ep, node, u32::MAX, damage);
+        tear(client.ep.as_type(), node, u32::MAX, damage);
         assert!(is_corrupt(lock(), node, reason), "{reason}");
         assert!(is_unlocked(&client.ep, node) && !tree.pool.has_left_locks(), "{reason}");
-        tear(&client.ep, node, TORN_READS, damage);
+        tear(client.ep.as_type(), node, TORN_READS, damage);
         let locked = lock().expect("whole at last");
         assert!(locked.is_shared && !is_unlocked(&client.ep, node));
         block_on(ctx.ep, locked::unlock_unchanged(tree, ctx, locked)).expect("unlocked");

@@ -9,8 +9,8 @@ use pando_cache::{Cache, CacheConfig};
 use pando_dex::layout::fixed::FixedLayout;
 use pando_dex::{BulkLoad, Ctx, Tree, TreeConfig};
 use pando_fabric::{
-    Chain, Endpoint, EndpointState, Fabric, FabricError, GlobalAddr, MemoryServerId, Nanos, PageBuf,
-    RegionInfo, Request, Result, VerbResult,
+    Chain, DynEndpoint, Endpoint, EndpointState, Fabric, FabricError, GlobalAddr, MemoryServerId, Nanos,
+    PageBuf, RegionInfo, Result, VerbResult,
 };
 use pando_fabric_local::{LocalConfig, LocalEndpoint, LocalFabric};
 use pando_pool::{Placement, Pool, PoolOptions};
@@ -86,8 +86,8 @@ impl Endpoint for Lossy {
         let done = self.inner.submit(chain).await?;
         at.map_or(Ok(()), |at| self.changed(at)).map(|()| done)
     }
-    async fn call<R: Request>(&self, server: MemoryServerId, request: &R) -> Result<R::Reply> {
-        self.inner.call(server, request).await
+    async fn call_bytes(&self, server: MemoryServerId, op: u16, body: Vec<u8>) -> Result<Vec<u8>> {
+        self.inner.call_bytes(server, op, body).await
     }
     async fn reserve(&self, at: GlobalAddr, len: u64) -> Result<()> {
         self.inner.reserve(at, len).await
@@ -104,25 +104,26 @@ impl Endpoint for Lossy {
 fn load_losing(lost: u64, cut: bool) -> bool {
     let fabric = LocalFabric::new(LocalConfig { server_sizes: vec![8 << 20], huge_pages: false });
     let inner = fabric.expect("memory").endpoint(1).expect("an endpoint");
-    let ep = &Lossy {
+    let ep = &DynEndpoint::new(Lossy {
         inner,
         changes: Cell::new(0),
         lost: Cell::new(u64::MAX),
         cut: Cell::new(cut),
         is_cut: Cell::new(false),
-    };
+    });
+    let lossy: &Lossy = ep.as_type();
     let layout = FixedLayout::new(NODE, 8, 8).expect("sizes").with_fanout_limit(5);
     let pool = block_on(ep, Pool::create(ep, PoolOptions::embedded())).expect("a pool");
     let root = block_on(ep, Tree::create(ep, &pool, layout, 7, &[])).expect("room");
     let entries: Vec<_> = (0..KEYS).map(|k| (k.to_be_bytes(), k.to_be_bytes())).collect();
     let load = BulkLoad::new(layout, pool.clone(), 7, 3, &[]);
     let slice = block_on(ep, load.load_slice(ep, &entries.as_slice(), 0..KEYS, 1, 0)).expect("room");
-    ep.changes.set(0);
-    ep.lost.set(lost);
+    lossy.changes.set(0);
+    lossy.lost.set(lost);
     let done = block_on(ep, load.finish(ep, vec![slice], root));
-    let was_lost = ep.changes.get() >= lost;
-    ep.lost.set(u64::MAX);
-    ep.is_cut.set(false);
+    let was_lost = lossy.changes.get() >= lost;
+    lossy.lost.set(u64::MAX);
+    lossy.is_cut.set(false);
     // Fill the freed blocks with other content.
     for _ in 0..200 {
         let at = block_on(ep, pool.alloc(ep, Placement::LeastLoaded, NODE as u64)).expect("room");

@@ -18,10 +18,10 @@ use pando_dex::audit::audit;
 use pando_dex::layout::Layout;
 use pando_dex::layout::fixed::FixedLayout;
 use pando_dex::{Ctx, KeyRange, MemorySide, OffloadPolicy, ScanRange, Tree, TreeConfig};
-use pando_fabric::{Endpoint, Nanos, Random};
+use pando_fabric::{DynEndpoint, Endpoint, Nanos, Random};
 use pando_pool::{AttachOptions, Pool, PoolOptions};
 use pando_rt::block_on;
-use pando_sim::{Faults, Model, SimConfig, SimEndpoint, SimFabric};
+use pando_sim::{Faults, Model, SimConfig, SimFabric};
 
 const SERVERS: usize = 2;
 const THREADS: usize = 4;
@@ -37,7 +37,7 @@ const OVER_AT: Nanos = 3_000_000;
 const CUT_NS_MAX: Nanos = 12_000;
 
 /// Result of `operation`; `None` if it takes longer than `after`.
-async fn cut_off<F: Future>(ep: &SimEndpoint, after: Nanos, operation: F) -> Option<F::Output> {
+async fn cut_off<F: Future>(ep: &DynEndpoint, after: Nanos, operation: F) -> Option<F::Output> {
     let (mut operation, mut alarm) = (pin!(operation), pin!(ep.sleep_until(ep.now() + after)));
     poll_fn(|cx| match operation.as_mut().poll(cx) {
         Poll::Ready(done) => Poll::Ready(Some(done)),
@@ -63,7 +63,7 @@ type May = BTreeSet<Option<u64>>;
 /// A slot with keys of its own.
 struct Owner<'c> {
     tree: &'c Tree<FixedLayout>,
-    ctx: Ctx<'c, SimEndpoint>,
+    ctx: Ctx<'c, DynEndpoint>,
     may: BTreeMap<u64, May>,
     cut: u64,
     cut_every: u64,
@@ -135,7 +135,7 @@ impl Run {
         let config = SimConfig { regions: vec![8 << 20; 2], compute_servers: SERVERS, seed, model };
         let fabric = SimFabric::new(&config).expect("a sound model");
         fabric.set_handler(Arc::new(MemorySide::default()));
-        let ep = fabric.direct(seed);
+        let ep = DynEndpoint::new(fabric.direct(seed));
         let options = PoolOptions::new(AttachOptions::embedded().verbs_take_ns(waits.verbs_take_ns));
         let pool = block_on(&ep, Pool::create(&ep, options)).expect("a pool");
         let boundaries = vec![key(KEYS / 2)];
@@ -162,7 +162,7 @@ impl Run {
 
     async fn work<'c>(
         &'c self,
-        ctx: Ctx<'c, SimEndpoint>,
+        ctx: Ctx<'c, DynEndpoint>,
         thread: usize,
         slot: u64,
     ) -> (usize, BTreeMap<u64, May>, u64) {
@@ -183,11 +183,12 @@ impl Run {
 
     /// Runs one seed; returns the number of operations that were cut off.
     fn run(&self, seed: u64) -> u64 {
-        let thread = |thread: usize| self.fabric.thread(thread % SERVERS, seed * 10 + thread as u64);
+        let thread =
+            |thread: usize| DynEndpoint::new(self.fabric.thread(thread % SERVERS, seed * 10 + thread as u64));
         let endpoints: Vec<_> = (0..THREADS).map(thread).collect();
         let workers: Vec<_> =
             (0..THREADS).map(|thread| self.trees[thread % SERVERS].cache().worker()).collect();
-        let threads: Vec<_> = endpoints.iter().collect();
+        let threads: Vec<_> = endpoints.iter().map(DynEndpoint::as_type).collect();
         let owned = self.fabric.run(&threads, SLOTS as u32, |thread, slot| {
             let ctx = Ctx { ep: &endpoints[thread], worker: &workers[thread] };
             self.work(ctx, thread, slot.into())
@@ -210,7 +211,7 @@ impl Run {
 
     /// Checks all keys of a compute server after all leftovers are finished.
     fn check(&self, seed: u64, server: usize, model: &BTreeMap<u64, u64>) {
-        let (tree, ep) = (&self.trees[server], self.fabric.thread(server, seed));
+        let (tree, ep) = (&self.trees[server], DynEndpoint::new(self.fabric.thread(server, seed)));
         let worker = tree.cache().worker();
         let ctx = Ctx { ep: &ep, worker: &worker };
         block_on(&ep, tree.flush(ctx)).expect("flushed");
@@ -226,7 +227,7 @@ impl Run {
     }
 
     fn audit(&self, seed: u64) {
-        let ep = self.fabric.direct(seed);
+        let ep = DynEndpoint::new(self.fabric.direct(seed));
         let trees: Vec<_> = self.trees.iter().collect();
         let report = block_on(&ep, audit(&ep, &trees)).expect("an audit");
         assert_eq!(report.violations, [""; 0], "seed {seed}");

@@ -18,7 +18,7 @@ use pando_dex::layout::slotted::SlottedLayout;
 use pando_dex::{
     BulkLoad, Ctx, KeyRange, MemorySide, OffloadPolicy, Offloading, ScanRange, Tree, TreeConfig, partition_of,
 };
-use pando_fabric::{Endpoint, Fabric, MemoryServerId, Random};
+use pando_fabric::{DynEndpoint, Endpoint, Fabric, MemoryServerId, Random};
 use pando_pool::{AttachOptions, Pool, PoolError, PoolOptions, ProcessIdentity, ServerState};
 use pando_rt::block_on;
 use pando_sim::{Fault, Faults, Model, SimConfig, SimEndpoint, SimFabric};
@@ -58,7 +58,7 @@ fn cluster<L: Layout>(
     cache: impl Fn(&mut CacheConfig),
     tune: impl Fn(&mut TreeConfig),
 ) -> (Cluster<L, SimFabric>, Vec<Pool>) {
-    let ep = fabric.endpoint(1).expect("an endpoint");
+    let ep = DynEndpoint::new(fabric.endpoint(1).expect("an endpoint"));
     let pool = block_on(&ep, Pool::create(&ep, PoolOptions::embedded())).expect("a new pool");
     let root = block_on(&ep, Tree::create(&ep, &pool, layout, INDEX, boundaries)).expect("room");
     let entries: Vec<_> = (0..KEYS).map(|k| (key(k), value(layout, k, 0))).collect();
@@ -92,19 +92,17 @@ fn cluster<L: Layout>(
     (Cluster { fabric, pool, trees, boundaries: boundaries.to_vec() }, pools)
 }
 
-type SimClient<'c, L> = Client<'c, L, SimEndpoint, SimFabric>;
-
 /// Operations of one slot until `is_over`. The slot owns the keys that are `owner` modulo `owners`.
-async fn work<L: Layout>(client: &SimClient<'_, L>, owner: u64, owners: u64, is_over: &Cell<bool>) -> u64 {
+async fn work<L: Layout>(client: &Client<'_, L>, owner: u64, owners: u64, is_over: &Cell<bool>) -> u64 {
     let own: Vec<u64> = (owner..KEYS).step_by(owners as usize).collect();
-    let layout = client.cluster.trees[0].layout();
+    let layout = client.trees[0].layout();
     let mut model: BTreeMap<u64, Vec<u8>> = own.iter().map(|&k| (k, value(layout, k, 0))).collect();
     let mut n = 0;
     while n < 40 || !is_over.get() {
         n += 1;
         let random = client.ep.random();
         let k = own[(random >> 8) as usize % own.len()];
-        let (tree, ctx) = client.server(partition_of(&client.cluster.boundaries, &key(k)));
+        let (tree, ctx) = client.server(partition_of(client.boundaries, &key(k)));
         match random & 7 {
             0..3 => {
                 let new = value(layout, k, n);
@@ -125,7 +123,7 @@ async fn work<L: Layout>(client: &SimClient<'_, L>, owner: u64, owners: u64, is_
         client.ep.pace().await;
     }
     for k in own {
-        let (tree, ctx) = client.server(partition_of(&client.cluster.boundaries, &key(k)));
+        let (tree, ctx) = client.server(partition_of(client.boundaries, &key(k)));
         let mut found = Vec::new();
         let is_there = tree.get(ctx, &key(k), &mut found).await.expect("no error");
         assert_eq!(is_there.then_some(found), model.get(&k).cloned(), "key {k} at the end");
@@ -135,7 +133,7 @@ async fn work<L: Layout>(client: &SimClient<'_, L>, owner: u64, owners: u64, is_
 
 async fn scan<L: Layout>(
     tree: &Tree<L>,
-    ctx: Ctx<'_, SimEndpoint>,
+    ctx: Ctx<'_, DynEndpoint>,
     start: u64,
     model: &BTreeMap<u64, Vec<u8>>,
 ) {
@@ -160,7 +158,8 @@ async fn scan<L: Layout>(
 /// One compute server's part in draining the memory server. Returns the number of nodes and values that it
 /// moved.
 async fn drain<L: Layout>(
-    client: &SimClient<'_, L>,
+    fabric: &SimFabric,
+    client: &Client<'_, L>,
     number: usize,
     server: MemoryServerId,
     joins: bool,
@@ -174,7 +173,7 @@ async fn drain<L: Layout>(
     }
     if number == 0 {
         if joins {
-            client.cluster.fabric.add_memory_server(SERVER_BYTES).expect("memory");
+            fabric.add_memory_server(SERVER_BYTES).expect("memory");
             pool.add_server(ctx.ep, None).await.expect("it joins");
         }
         pool.drain_server(ctx.ep, server).await.expect("it can be drained");
@@ -238,7 +237,7 @@ fn run<L: Layout>(seed: u64, layout: L) -> u64 {
             cluster.client_of(cluster.fabric.thread(of, seed * 1000 + number))
         })
         .collect();
-    let endpoints: Vec<_> = clients.iter().map(|client| &client.ep).collect();
+    let endpoints: Vec<_> = clients.iter().map(|client| client.ep.as_type::<SimEndpoint>()).collect();
     let (is_over, left) = (Cell::new(false), Cell::new(compute_servers as usize));
     let moved = cluster.fabric.run(&endpoints, slots, |thread, slot| {
         let (cluster, clients, left, is_over) = (&cluster, &clients, &left, &is_over);
@@ -252,7 +251,7 @@ fn run<L: Layout>(seed: u64, layout: L) -> u64 {
                 return 0;
             }
             assert_eq!(cluster.trees.len(), compute_servers as usize);
-            let moved = drain(&clients[thread], number as usize, server, joins, left).await;
+            let moved = drain(&cluster.fabric, &clients[thread], number as usize, server, joins, left).await;
             is_over.set(true);
             moved
         }
@@ -265,7 +264,7 @@ fn run<L: Layout>(seed: u64, layout: L) -> u64 {
 
 /// Checks that nothing is on the drained server, nothing leaked, and all invariants hold.
 fn check<L: Layout>(seed: u64, cluster: &Cluster<L, SimFabric>, pools: &[Pool], server: MemoryServerId) {
-    let ep = cluster.fabric.endpoint(99).expect("an endpoint");
+    let ep = DynEndpoint::new(cluster.fabric.endpoint(99).expect("an endpoint"));
     let early = block_on(&ep, pools[0].readmit_server(&ep, MemoryServerId(77)));
     assert!(matches!(early, Err(PoolError::UnknownServer { .. })), "{early:?}");
     for pool in pools {

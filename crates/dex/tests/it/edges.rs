@@ -5,7 +5,7 @@ use crate::common::load::key;
 use crate::common::{Cluster, INDEX, fixed_tiny};
 use pando_dex::layout::slotted::SlottedLayout;
 use pando_dex::{DexError, ScanRange, Tree};
-use pando_fabric::{Endpoint, Fabric, GlobalAddr, MemoryServerId, Random};
+use pando_fabric::{DynEndpoint, Endpoint, Fabric, GlobalAddr, MemoryServerId, Random};
 use pando_pool::PoolError;
 use pando_rt::block_on;
 
@@ -15,13 +15,13 @@ fn cluster() -> Cluster<SlottedLayout> {
 
 /// Addresses at which `word` lies in the memory of the only server.
 fn places_of(cluster: &Cluster<SlottedLayout>, word: u64) -> Vec<GlobalAddr> {
-    let ep = cluster.fabric.endpoint(5).expect("an endpoint");
+    let ep = DynEndpoint::new(cluster.fabric.endpoint(5).expect("an endpoint"));
     let words = (0..cluster.fabric.regions()[0].len / 8).map(|at| GlobalAddr::new(MemoryServerId(0), at * 8));
     words.filter(|&at| block_on(&ep, ep.read_word(at)).expect("a READ") == word).collect()
 }
 
 fn flip(cluster: &Cluster<SlottedLayout>, at: GlobalAddr) {
-    let ep = cluster.fabric.endpoint(5).expect("an endpoint");
+    let ep = DynEndpoint::new(cluster.fabric.endpoint(5).expect("an endpoint"));
     let word = block_on(&ep, ep.read_word(at)).expect("a READ");
     block_on(&ep, ep.write_word(at, word ^ 1 << 17)).expect("a WRITE");
 }
@@ -81,7 +81,7 @@ fn long_values_are_appended_to_what_is_there() {
 #[test]
 fn an_index_whose_boundaries_do_not_fit_leaves_nothing_behind() {
     let cluster = cluster();
-    let ep = cluster.fabric.endpoint(3).expect("an endpoint");
+    let ep = DynEndpoint::new(cluster.fabric.endpoint(3).expect("an endpoint"));
     let layout = SlottedLayout::new(512).expect("a node size");
     let boundaries: Vec<Vec<u8>> = (0..40u8).map(|n| vec![n; 60]).collect();
     let allocated = || {

@@ -12,7 +12,6 @@ use crate::common::{Client, Cluster, Entries};
 use pando_cache::CacheConfig;
 use pando_dex::layout::fixed::FixedLayout;
 use pando_dex::{Answers, DexError, TreeConfig};
-use pando_fabric::{Endpoint, Fabric};
 use pando_fabric_local::{LocalConfig, LocalFabric};
 use pando_rt::block_on;
 
@@ -88,7 +87,7 @@ fn merge_around(cluster: &Tiny, k: u64) {
     }
 }
 
-fn put<E: Endpoint, F: Fabric>(client: &Client<'_, FixedLayout, E, F>, k: u64, n: u64) -> bool {
+fn put(client: &Client<'_, FixedLayout>, k: u64, n: u64) -> bool {
     patiently(|| client.put(&key(k), &value(n)))
 }
 
@@ -101,9 +100,9 @@ fn an_update_is_made_in_a_living_node() {
             make_copies_stale(&cluster);
             let client = cluster.observed(3, 0);
             let other = Rc::clone(&cluster);
-            client.ep.preempt(look, move || merge_around(&other, k));
+            client.observed().preempt(look, move || merge_around(&other, k));
             assert!(put(&client, k, 7), "key {k} was there");
-            if client.ep.was_preempted() {
+            if client.observed().was_preempted() {
                 merges += cluster.trees[1].smo_counts()[1];
                 assert_eq!(patiently(|| client.get(&key(k))), Some(value(7)), "key {k}, look {look}");
             }

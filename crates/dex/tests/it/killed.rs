@@ -23,7 +23,7 @@ use pando_dex::{
     flush_side_by_side, give_back_locks, move_keys, redo,
 };
 use pando_fabric::sectors::Sectors;
-use pando_fabric::{Endpoint, Fabric, GlobalAddr};
+use pando_fabric::{DynEndpoint, Endpoint, Fabric, GlobalAddr};
 use pando_fabric_local::{LocalConfig, LocalFabric};
 use pando_log::{Blocks, Contents, Log, Options, Persistence, Shape, Space};
 use pando_pool::{AttachMode, AttachOptions, Placement, Pool, PoolOptions, ProcessIdentity};
@@ -115,7 +115,7 @@ impl<L: Layout> World<L> {
         let sizes = vec![2 << 20];
         let fabric =
             LocalFabric::new(LocalConfig { server_sizes: sizes, huge_pages: false }).expect("memory");
-        let ep = fabric.endpoint(seed).expect("an endpoint");
+        let ep = DynEndpoint::new(fabric.endpoint(seed).expect("an endpoint"));
         let (root, logs) = block_on(&ep, async {
             let pool =
                 Pool::create(&ep, PoolOptions::new(attach(AttachMode::ReadWrite))).await.expect("a pool");
@@ -152,7 +152,7 @@ impl<L: Layout> World<L> {
     }
 
     /// Lets leaves end at the boundary.
-    async fn cut<E: Endpoint>(&self, ep: &E) {
+    async fn cut(&self, ep: &DynEndpoint) {
         let pool = Pool::attach(ep, attach(AttachMode::ReadWrite)).await.expect("it was closed");
         let tree = self.open(ep, &pool, KeyRange::all(), None, 64).await;
         let worker = tree.cache().worker();
@@ -173,9 +173,9 @@ impl<L: Layout> World<L> {
         count.iter().copied().cycle().take(len).collect()
     }
 
-    async fn open<E: Endpoint>(
+    async fn open(
         &self,
-        ep: &E,
+        ep: &DynEndpoint,
         pool: &Pool,
         range: KeyRange,
         log: Option<Arc<Log>>,
@@ -199,7 +199,7 @@ impl<L: Layout> World<L> {
         Options { persistence: self.persistence, ..Options::default() }
     }
 
-    async fn contents<E: Endpoint>(&self, ep: &E, log: GlobalAddr) -> Contents {
+    async fn contents(&self, ep: &DynEndpoint, log: GlobalAddr) -> Contents {
         let space = Space::read(ep, log).await.expect("the log is there");
         Contents::read(ep, space).await.expect("the log can be read")
     }
@@ -211,7 +211,7 @@ impl<L: Layout> World<L> {
     }
 
     /// Recovers after a death.
-    async fn recover<E: Endpoint>(&self, ep: &E) {
+    async fn recover(&self, ep: &DynEndpoint) {
         let pool = Pool::attach(ep, attach(AttachMode::Repair)).await.expect("nobody lives");
         // In any order.
         let (mut redone, servers) = (Vec::new(), self.logs.len());
@@ -237,7 +237,7 @@ impl<L: Layout> World<L> {
     }
 
     /// Checks each key against its states, and forgets all states but the one that it has.
-    async fn check<E: Endpoint>(&self, ep: &E) {
+    async fn check(&self, ep: &DynEndpoint) {
         let pool = Pool::attach(ep, attach(AttachMode::ReadOnlyUnclean)).await.expect("it is there");
         let tree = self.open(ep, &pool, KeyRange::all(), None, 64).await;
         let worker = tree.cache().worker();
@@ -268,7 +268,7 @@ impl<L: Layout> World<L> {
     }
 
     /// Power is lost.
-    fn lose_power(&self, ep: &impl Endpoint) {
+    fn lose_power(&self, ep: &DynEndpoint) {
         block_on(ep, self.sectors.lose_power(ep)).expect("memory");
         if self.persistence == Persistence::Later {
             self.keys.borrow_mut().iter_mut().for_each(|key| key.known = key.persisted);
@@ -276,7 +276,7 @@ impl<L: Layout> World<L> {
     }
 
     /// Persists the log now and then, or when somebody waits for that, while others work.
-    async fn serve(&self, ep: &Mortal, log: &Log) {
+    async fn serve(&self, ep: &DynEndpoint, log: &Log) {
         while self.working.get() > 0 {
             if log.is_awaited() || self.persistence == Persistence::Later && ep.random().is_multiple_of(64) {
                 let known: Vec<_> = self.keys.borrow().iter().map(|key| key.known).collect();
@@ -295,7 +295,7 @@ impl<L: Layout> World<L> {
     }
 
     /// Runs operations until the process dies, or for a while.
-    fn live(&self, ep: &Mortal, frames: usize, operations: usize) {
+    fn live(&self, ep: &DynEndpoint, frames: usize, operations: usize) {
         let started = mortal::run_one(ep, async {
             let pool = Pool::attach(ep, attach(AttachMode::ReadWrite)).await.expect("it was closed");
             let (mut logs, mut trees) = (Vec::new(), Vec::new());
@@ -324,7 +324,7 @@ impl<L: Layout> World<L> {
         let slots = (0..SLOTS).map(|slot| Box::pin(work(slot)) as Pin<Box<dyn Future<Output = ()> + '_>>);
         self.run(ep, serves.then_some(log), slots.collect());
         // Half of those that live on write everything back, but die before they leave the pool.
-        if !ep.is_dead() && ep.random().is_multiple_of(2) {
+        if !ep.as_type::<Mortal>().is_dead() && ep.random().is_multiple_of(2) {
             let flush = async { tree.flush(ctx).await.map(drop).expect("it can be written") };
             self.run(ep, serves.then_some(log), vec![Box::pin(self.count_work(flush))]);
         }
@@ -332,7 +332,7 @@ impl<L: Layout> World<L> {
     }
 
     /// As [`World::live`], with two compute servers, between which keys move.
-    fn live_beside(&self, ep: &Mortal, trees: [&Tree<L>; 2], operations: usize) {
+    fn live_beside(&self, ep: &DynEndpoint, trees: [&Tree<L>; 2], operations: usize) {
         let workers = trees.map(|tree| tree.cache().worker());
         let servers: [_; 2] = std::array::from_fn(|i| (trees[i], Ctx { ep, worker: &workers[i] }));
         let table = RoutingTable::in_order(vec![self.boundary.borrow().clone()]).expect("one boundary");
@@ -345,7 +345,7 @@ impl<L: Layout> World<L> {
     }
 
     /// Moves the boundary as long as others work.
-    async fn move_about(&self, routes: &Routes, servers: [(&Tree<L>, Ctx<'_, Mortal>); 2]) {
+    async fn move_about(&self, routes: &Routes, servers: [(&Tree<L>, Ctx<'_, DynEndpoint>); 2]) {
         let ep = servers[0].1.ep;
         while self.working.get() > 1 {
             let (to, old) = (ep.random().to_be_bytes(), self.boundary.borrow().clone());
@@ -369,7 +369,7 @@ impl<L: Layout> World<L> {
     async fn operate_beside(
         &self,
         routes: &Routes,
-        servers: [(&Tree<L>, Ctx<'_, Mortal>); 2],
+        servers: [(&Tree<L>, Ctx<'_, DynEndpoint>); 2],
         slot: usize,
         operations: usize,
     ) {
@@ -409,7 +409,7 @@ impl<L: Layout> World<L> {
     /// Polls slots that count as work, beside one that serves the log.
     fn run<'s>(
         &'s self,
-        ep: &'s Mortal,
+        ep: &'s DynEndpoint,
         log: Option<&'s Arc<Log>>,
         mut slots: Vec<Pin<Box<dyn Future<Output = ()> + 's>>>,
     ) {
@@ -420,7 +420,7 @@ impl<L: Layout> World<L> {
         mortal::run(ep, slots);
     }
 
-    async fn operate(&self, ctx: Ctx<'_, Mortal>, tree: &Tree<L>, slot: usize, operations: usize) {
+    async fn operate(&self, ctx: Ctx<'_, DynEndpoint>, tree: &Tree<L>, slot: usize, operations: usize) {
         for _ in 0..operations {
             let random = ctx.ep.random();
             let own = slot * KEYS + random as usize % KEYS;
@@ -457,7 +457,7 @@ impl<L: Layout> World<L> {
         keys[number].states.len() - 1
     }
 
-    async fn get_many(&self, ctx: Ctx<'_, Mortal>, tree: &Tree<L>, first: usize) {
+    async fn get_many(&self, ctx: Ctx<'_, DynEndpoint>, tree: &Tree<L>, first: usize) {
         let numbers: Vec<_> = (first..SLOTS * KEYS).step_by(3).collect();
         let least: Vec<_> = numbers.iter().map(|&number| self.keys.borrow()[number].known).collect();
         let keys: Vec<_> = numbers.iter().map(|&number| key_of(number)).collect();
@@ -468,7 +468,7 @@ impl<L: Layout> World<L> {
         }
     }
 
-    async fn scan(&self, ctx: Ctx<'_, Mortal>, tree: &Tree<L>) {
+    async fn scan(&self, ctx: Ctx<'_, DynEndpoint>, tree: &Tree<L>) {
         let least: Vec<_> = self.keys.borrow().iter().map(|history| history.known).collect();
         let mut found = vec![None; least.len()];
         let numbers: Vec<_> = (0..least.len()).map(key_of).collect();
@@ -494,7 +494,9 @@ fn run_with<L: Layout>(world: World<L>, seed: u64) {
     let cuts = persistence != Persistence::Never;
     let raw =
         |life: u64| world.fabric.endpoint(seed.wrapping_mul(31).wrapping_add(life)).expect("an endpoint");
-    let ep = |left, life: u64, slots| Mortal::new(raw(life), Rc::clone(&world.sectors), left, slots);
+    let ep = |left, life: u64, slots| {
+        DynEndpoint::new(Mortal::new(raw(life), Rc::clone(&world.sectors), left, slots))
+    };
     for life in 0..6 {
         let random = ep(None, life, 1).random();
         // A checkpoint may log an image of each node in the cache, in a quarter of the log.
@@ -502,14 +504,14 @@ fn run_with<L: Layout>(world: World<L>, seed: u64) {
         let (verbs, frames) = (random as u32 % 1500, (12 + random as usize % 53).min(most));
         world.live(&ep(Some(verbs), life, SLOTS as u32 + 1), frames, 150);
         if cuts {
-            world.lose_power(&raw(life + 300));
+            world.lose_power(&DynEndpoint::new(raw(life + 300)));
         }
         if life % 2 == 1 {
             let left = (random >> 32) as u32 % 150;
             let dying = ep(Some(left), life + 100, 1);
             mortal::run_one(&dying, world.recover(&dying));
             if cuts && random >> 63 == 1 {
-                world.lose_power(&raw(life + 400));
+                world.lose_power(&DynEndpoint::new(raw(life + 400)));
             }
         }
         let whole = ep(None, life + 200, 1);

@@ -17,10 +17,10 @@ use pando_dex::audit::audit;
 use pando_dex::layout::Layout;
 use pando_dex::layout::slotted::SlottedLayout;
 use pando_dex::{Ctx, DexError, KeyRange, ScanRange, Tree, TreeConfig};
-use pando_fabric::{Endpoint, Fabric, MemoryServerId, Nanos, Random};
+use pando_fabric::{DynEndpoint, Endpoint, Fabric, MemoryServerId, Nanos, Random};
 use pando_pool::{AttachOptions, Pool, PoolOptions, ProcessIdentity};
 use pando_rt::block_on;
-use pando_sim::{Fault, FaultPlan, Model, SimConfig, SimEndpoint, SimFabric};
+use pando_sim::{Fault, FaultPlan, Model, SimConfig, SimFabric};
 
 const PROCESSES: u64 = 3;
 const KEYS: u64 = 900;
@@ -63,7 +63,7 @@ impl<L: Layout> Run<L> {
             model: Model::default(),
         };
         let fabric = SimFabric::new(&config).expect("a sound model");
-        let ep = fabric.endpoint(seed).expect("an endpoint");
+        let ep = DynEndpoint::new(fabric.endpoint(seed).expect("an endpoint"));
         let dead_from = if accident == Accident::Killed { ep.now() + at + LATE } else { Nanos::MAX };
         let direct = fabric.direct_fabric();
         let is_alive = Arc::new(move |process: &ProcessIdentity| {
@@ -115,7 +115,7 @@ impl<L: Layout> Run<L> {
 
     /// Changes random keys of a process that belong to this slot, at least `OPERATIONS` times and at least
     /// until `until`.
-    async fn work(&self, number: usize, ep: &SimEndpoint, worker: &CacheWorker, slot: u64, until: Nanos) {
+    async fn work(&self, number: usize, ep: &DynEndpoint, worker: &CacheWorker, slot: u64, until: Nanos) {
         let tree = &self.processes[number].tree;
         let ctx = Ctx { ep, worker };
         let (low, high) = (KEYS * number as u64 / PROCESSES, KEYS * (number as u64 + 1) / PROCESSES);
@@ -157,7 +157,7 @@ impl<L: Layout> Run<L> {
     }
 
     /// Checks that all keys of a process have possible values.
-    fn check(&self, seed: u64, number: usize, ep: &SimEndpoint) {
+    fn check(&self, seed: u64, number: usize, ep: &DynEndpoint) {
         let Process { tree, model } = &self.processes[number];
         let worker = tree.cache().worker();
         let ctx = Ctx { ep, worker: &worker };
@@ -179,11 +179,12 @@ impl<L: Layout> Run<L> {
 
     /// Runs all processes until the fault of the last one is over, and for a while after.
     fn run(&self, seed: u64, calm: Nanos) {
-        let thread = |number: usize| self.fabric.thread(number, seed * 1000 + number as u64);
+        let thread =
+            |number: usize| DynEndpoint::new(self.fabric.thread(number, seed * 1000 + number as u64));
         let endpoints: Vec<_> = (0..self.processes.len()).map(thread).collect();
         let workers: Vec<_> = self.processes.iter().map(|process| process.tree.cache().worker()).collect();
         let until = endpoints[0].now() + calm;
-        let threads: Vec<_> = endpoints.iter().collect();
+        let threads: Vec<_> = endpoints.iter().map(DynEndpoint::as_type).collect();
         self.fabric.run_mortals(&threads, SLOTS as u32, |thread, slot| {
             self.work(thread, &endpoints[thread], &workers[thread], slot.into(), until)
         });
@@ -210,7 +211,7 @@ fn a_process_is_killed<L: Layout>(seed: u64, layout: L) -> (u64, u64) {
     let run = Run::new(seed, layout, Accident::Killed, at);
     run.run(seed, at + 3 * PATIENCE);
     for survivor in 0..PROCESSES as usize - 1 {
-        let ep = run.fabric.thread(survivor, seed);
+        let ep = DynEndpoint::new(run.fabric.thread(survivor, seed));
         let is_certain = |known: &Vec<_>| known.len() == 1;
         let model = run.processes[survivor].model.borrow();
         assert!(model.values().all(is_certain), "seed {seed}: an operation of process {survivor} failed");
@@ -225,10 +226,10 @@ fn a_process_is_cut_off<L: Layout>(seed: u64, layout: L) -> (u64, u64) {
     let run = Run::new(seed, layout, Accident::CutOff(length), at);
     run.run(seed, at + length + 2 * PATIENCE);
     for number in 0..PROCESSES as usize {
-        run.check(seed, number, &run.fabric.thread(number, seed));
+        run.check(seed, number, &DynEndpoint::new(run.fabric.thread(number, seed)));
     }
     let trees: Vec<_> = run.processes.iter().map(|process| &process.tree).collect();
-    let ep = run.fabric.direct(seed);
+    let ep = DynEndpoint::new(run.fabric.direct(seed));
     assert!(trees.iter().all(|tree| !tree.pool().has_left_locks()), "seed {seed}: locks are left");
     let report = block_on(&ep, audit(&ep, &trees)).expect("an audit");
     assert_eq!(report.violations, [""; 0], "seed {seed}");

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use pando_cache::{Cache, CacheConfig};
 use pando_dex::layout::fixed::FixedLayout;
 use pando_dex::{Ctx, Tree, TreeConfig};
-use pando_fabric::{Endpoint, Fabric, VerbCounts};
+use pando_fabric::{DynEndpoint, Endpoint, Fabric, VerbCounts};
 use pando_fabric_local::{LocalConfig, LocalFabric};
 use pando_log::{Blocks, Contents, Log, Options, Shape};
 use pando_pool::Placement;
@@ -30,7 +30,7 @@ fn key_of(number: u64) -> [u8; 8] {
     (number.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 1).to_be_bytes()
 }
 
-async fn open_log<E: Endpoint>(ep: &E, cluster: &Cluster<FixedLayout>, lanes: usize) -> Arc<Log> {
+async fn open_log(ep: &DynEndpoint, cluster: &Cluster<FixedLayout>, lanes: usize) -> Arc<Log> {
     let segments = (4 * CACHE / SEGMENT) as usize / lanes;
     let alloc = async |bytes| cluster.pool.alloc(ep, Placement::LeastLoaded, bytes).await;
     let blocks = Blocks::gather(Shape { lanes, segments, segment_bytes: SEGMENT }, alloc).await;
@@ -40,8 +40,8 @@ async fn open_log<E: Endpoint>(ep: &E, cluster: &Cluster<FixedLayout>, lanes: us
     Arc::new(Log::resume(ep, contents, Options::default()).await.expect("it opens"))
 }
 
-async fn operate<E: Endpoint>(
-    ctx: Ctx<'_, E>,
+async fn operate(
+    ctx: Ctx<'_, DynEndpoint>,
     tree: &Tree<FixedLayout>,
     zipf: &Zipf,
     rng: &RefCell<Rng>,
@@ -68,7 +68,7 @@ fn measure(is_logged: bool) -> VerbCounts {
     let mut entries: Vec<_> = (0..KEYS).map(|number| (key_of(number).to_vec(), vec![0; 8])).collect();
     entries.sort();
     let cluster = Cluster::loaded_on(fabric, layout, &[], &entries, 0.5, |config| config.bytes = 1 << 20);
-    let ep = &cluster.fabric.endpoint(3).expect("an endpoint");
+    let ep = &DynEndpoint::new(cluster.fabric.endpoint(3).expect("an endpoint"));
     let cache = Arc::new(Cache::new(&CacheConfig::new(CACHE, 1024)).expect("a cache"));
     let worker = cache.worker();
     let ctx = Ctx { ep, worker: &worker };

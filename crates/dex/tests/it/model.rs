@@ -129,7 +129,7 @@ fn check<L: Layout>(
             assert_eq!(client.scan(&range).unwrap(), model_scan(model, &range), "{op:?}");
         }
         Op::Flush => {
-            for i in 0..client.cluster.trees.len() {
+            for i in 0..client.trees.len() {
                 let (tree, ctx) = client.server(i);
                 pando_rt::block_on(&client.ep, tree.flush(ctx)).unwrap();
             }

@@ -107,9 +107,9 @@ fn run_slots<L: Layout>(
     let servers = cluster.trees.len();
     let book = Book::new(load, servers);
     let thread = |thread| cluster.fabric.thread(thread as usize % servers, seed * 1000 + thread);
-    let clients: Vec<Client<'_, L, SimEndpoint, SimFabric>> =
+    let clients: Vec<Client<'_, L>> =
         (0..threads + movers).map(|number| cluster.client_of(thread(number))).collect();
-    let endpoints: Vec<_> = clients.iter().map(|client| &client.ep).collect();
+    let endpoints: Vec<_> = clients.iter().map(|client| client.ep.as_type::<SimEndpoint>()).collect();
     cluster.fabric.run(&endpoints, slots as u32, |thread, slot| {
         let (client, book) = (&clients[thread], &book);
         async move {

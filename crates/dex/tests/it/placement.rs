@@ -6,14 +6,14 @@ use crate::common::{Cluster, INDEX};
 use pando_dex::audit::audit;
 use pando_dex::layout::fixed::FixedLayout;
 use pando_dex::{BulkLoad, Ctx, Tree, TreeConfig};
-use pando_fabric::Fabric;
+use pando_fabric::{DynEndpoint, Fabric};
 use pando_rt::block_on;
 
 /// Number of nodes on each of `servers` after a load of `entries` with this M.
 fn loaded(entries: u64, servers: usize, subtree_level: u8) -> Vec<u64> {
     let layout = FixedLayout::new(1024, 8, 8).expect("possible");
     let cluster = Cluster::new(layout, servers, &[], |config| config.bytes = 64 << 10);
-    let ep = cluster.fabric.endpoint(3).expect("an endpoint");
+    let ep = DynEndpoint::new(cluster.fabric.endpoint(3).expect("an endpoint"));
     let entries: Vec<_> = (0..entries).map(|n| (n.to_be_bytes(), n.to_be_bytes())).collect();
     let index = INDEX + 1;
     let root = block_on(&ep, Tree::create(&ep, &cluster.pool, layout, index, &[])).expect("room");

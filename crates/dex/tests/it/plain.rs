@@ -12,10 +12,10 @@ use pando_dex::layout::Layout;
 use pando_dex::layout::slotted::SlottedLayout;
 use pando_dex::plain::{PlainConfig, PlainTree};
 use pando_dex::{BulkLoad, KeyRange, ScanRange, Tree, partition_of};
-use pando_fabric::{Endpoint, Random, VerbCounts};
+use pando_fabric::{DynEndpoint, Endpoint, Random, VerbCounts};
 use pando_pool::{Pool, PoolOptions};
 use pando_rt::block_on;
-use pando_sim::{Faults, Model, SimConfig, SimEndpoint, SimFabric};
+use pando_sim::{Faults, Model, SimConfig, SimFabric};
 
 const KEYS: u64 = 400;
 
@@ -41,7 +41,7 @@ impl<L: Layout> Plain<L> {
         };
         let fabric = SimFabric::new(&config).expect("a sound model");
         let boundaries: Vec<_> = (1..compute_servers).map(|i| key(KEYS * i / compute_servers)).collect();
-        let ep = fabric.direct(seed);
+        let ep = DynEndpoint::new(fabric.direct(seed));
         let pool = block_on(&ep, Pool::create(&ep, PoolOptions::embedded())).expect("a pool");
         let root = block_on(&ep, Tree::create(&ep, &pool, layout, INDEX, &boundaries)).expect("created");
         let entries: Vec<_> = (0..KEYS).step_by(2).map(|k| (key(k), value(k, 0).to_vec())).collect();
@@ -66,13 +66,13 @@ impl<L: Layout> Plain<L> {
         &self.trees[partition_of(&self.boundaries, &key(k))]
     }
 
-    async fn get(&self, ep: &SimEndpoint, k: u64) -> Option<Vec<u8>> {
+    async fn get(&self, ep: &DynEndpoint, k: u64) -> Option<Vec<u8>> {
         let mut out = Vec::new();
         self.tree(k).get(ep, &key(k), &mut out).await.expect("no error").then_some(out)
     }
 
     /// Operations of one slot. The slot owns the keys that are `owner` modulo `owners`.
-    async fn work(&self, ep: &SimEndpoint, owner: u64, owners: u64, operations: u64) {
+    async fn work(&self, ep: &DynEndpoint, owner: u64, owners: u64, operations: u64) {
         let loaded = (owner..KEYS).step_by(owners as usize).filter(|k| k % 2 == 0);
         let mut model: BTreeMap<u64, Vec<u8>> = loaded.map(|k| (k, value(k, 0).to_vec())).collect();
         for n in 1..=operations {
@@ -120,7 +120,7 @@ impl<L: Layout> Plain<L> {
 
     /// Scans from a key up to the limit, and checks that the entries are in order, each once, with all of
     /// this slot's.
-    async fn scan(&self, ep: &SimEndpoint, model: &BTreeMap<u64, Vec<u8>>, start: u64) {
+    async fn scan(&self, ep: &DynEndpoint, model: &BTreeMap<u64, Vec<u8>>, start: u64) {
         let (low, limit) = (key(start), 30);
         let mut found: Vec<u64> = Vec::new();
         let range = ScanRange { low: Bound::Included(&low), limit, ..ScanRange::all() };
@@ -157,12 +157,13 @@ fn run<L: Layout>(seed: u64, layout: L, partitioned: bool) -> (VerbCounts, u64) 
     let owners = threads * slots;
     let operations = 1200 / owners;
     let server = |thread: u64| (thread % compute_servers) as usize;
-    let endpoints: Vec<_> =
-        (0..threads).map(|thread| plain.fabric.thread(server(thread), seed * 100 + thread)).collect();
-    plain.fabric.run(&endpoints.iter().collect::<Vec<_>>(), slots as u32, |thread, slot| {
+    let endpoint = |thread| DynEndpoint::new(plain.fabric.thread(server(thread), seed * 100 + thread));
+    let endpoints: Vec<_> = (0..threads).map(endpoint).collect();
+    let running: Vec<_> = endpoints.iter().map(DynEndpoint::as_type).collect();
+    plain.fabric.run(&running, slots as u32, |thread, slot| {
         plain.work(&endpoints[thread], thread as u64 * slots + u64::from(slot), owners, operations)
     });
-    let ep = plain.fabric.direct(99);
+    let ep = DynEndpoint::new(plain.fabric.direct(99));
     let audit = block_on(&ep, plain.trees[0].audit(&ep)).expect("no error");
     assert_eq!(audit.violations, Vec::<String>::new(), "seed {seed}");
     assert!(audit.height >= 3 && plain.trees.iter().map(PlainTree::splits).sum::<u64>() > 3, "seed {seed}");
@@ -198,11 +199,11 @@ fn the_same_seed_is_the_same_history() {
 fn a_partition_needs_no_remote_synchronisation() {
     let cost = |partitioned: bool| {
         let plain = Plain::new(1, fixed_tiny(), partitioned, 1, 0.0);
-        let ep = plain.fabric.thread(0, 5);
+        let ep = DynEndpoint::new(plain.fabric.thread(0, 5));
         let mut counts = Vec::new();
         plain
             .fabric
-            .run(&[&ep], 1, |_, _| {
+            .run(&[ep.as_type()], 1, |_, _| {
                 let (plain, ep) = (&plain, &ep);
                 async move {
                     let mut costs = Vec::new();
@@ -229,7 +230,7 @@ fn a_partition_needs_no_remote_synchronisation() {
     };
     let audit = {
         let plain = Plain::new(1, fixed_tiny(), false, 1, 0.0);
-        let ep = plain.fabric.direct(9);
+        let ep = DynEndpoint::new(plain.fabric.direct(9));
         block_on(&ep, plain.trees[0].audit(&ep)).expect("no error")
     };
     let levels = u64::from(audit.height);

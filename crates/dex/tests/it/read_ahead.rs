@@ -11,7 +11,7 @@ use pando_dex::layout::Layout;
 use pando_dex::layout::fixed::FixedLayout;
 use pando_dex::layout::slotted::SlottedLayout;
 use pando_dex::{Answers, ScanRange};
-use pando_fabric::{Endpoint, Fabric};
+use pando_fabric::{DynEndpoint, Endpoint, Fabric};
 use proptest::prelude::*;
 
 /// Number of entries in a leaf of 1 KiB.
@@ -50,20 +50,17 @@ struct Cost {
     together: u64,
 }
 
-fn cost<L: Layout, T>(
-    client: &Client<'_, L, crate::common::observed::Observed>,
-    what: impl FnOnce() -> T,
-) -> (Cost, T) {
-    let counts = || client.cluster.trees.iter().map(|tree| tree.cache().counts()).sum();
+fn cost<L: Layout, T>(client: &Client<'_, L>, what: impl FnOnce() -> T) -> (Cost, T) {
+    let counts = || client.trees.iter().map(|tree| tree.cache().counts()).sum();
     let (before, reads): (pando_cache::CacheCounts, _) = (counts(), client.ep.counters().snapshot().reads);
-    client.ep.take();
+    client.observed().take();
     let done = what();
-    let (together, rounds) = client.ep.take();
+    let (together, rounds) = client.observed().take();
     let missed = counts() - before;
     let reads = client.ep.counters().snapshot().reads - reads;
     // A shared inner node is READ with its lock word before and after.
     let inner = reads - missed.leaf_misses;
-    let shared = client.cluster.trees.len() > 1;
+    let shared = client.trees.len() > 1;
     assert!(
         inner == missed.inner_misses || shared && inner <= 3 * missed.inner_misses,
         "READs that are no misses"
@@ -448,7 +445,7 @@ fn leaves_that_vanish_under_a_lookup_of_many_keys_are_not_cached() {
         assert_eq!(found, [6, 10, 390].map(|k| Some(value(k, 0))));
         client.scan(&ScanRange::all()).unwrap();
         drop((client, other));
-        let ep = cluster.fabric.endpoint(9).unwrap();
+        let ep = DynEndpoint::new(cluster.fabric.endpoint(9).unwrap());
         let report = pando_rt::block_on(&ep, pando_dex::audit::audit(&ep, &[&cluster.trees[0]])).unwrap();
         let mut cached = 0;
         cluster.trees[0].cache().table().for_each(|_, frame| cached += u64::from(frame.is_some()));

@@ -17,7 +17,7 @@ use crate::common::{Cluster, Entries};
 use pando_cache::CacheWorker;
 use pando_dex::layout::fixed::FixedLayout;
 use pando_dex::{Answers, Ctx, DexError, Tree};
-use pando_fabric::{Endpoint, Random};
+use pando_fabric::{DynEndpoint, Endpoint, Random};
 use pando_rt::block_on;
 use pando_sim::{Model, Preemption, SimConfig, SimEndpoint, SimFabric};
 
@@ -48,17 +48,18 @@ fn value(n: u64) -> Vec<u8> {
 struct Thread {
     cluster: Rc<Tiny>,
     server: usize,
-    ep: SimEndpoint,
+    ep: DynEndpoint,
     worker: CacheWorker,
 }
 
 impl Thread {
     fn new(cluster: &Rc<Tiny>, server: usize, seed: u64) -> Rc<Self> {
         let worker = cluster.trees[server].cache().worker();
-        Rc::new(Self { cluster: Rc::clone(cluster), server, ep: cluster.fabric.thread(server, seed), worker })
+        let ep = DynEndpoint::new(cluster.fabric.thread(server, seed));
+        Rc::new(Self { cluster: Rc::clone(cluster), server, ep, worker })
     }
 
-    fn at(&self) -> (&Tree<FixedLayout>, Ctx<'_, SimEndpoint>) {
+    fn at(&self) -> (&Tree<FixedLayout>, Ctx<'_, DynEndpoint>) {
         (&self.cluster.trees[self.server], Ctx { ep: &self.ep, worker: &self.worker })
     }
 
@@ -105,7 +106,7 @@ impl Deref for Running {
     type Target = SimEndpoint;
 
     fn deref(&self) -> &SimEndpoint {
-        &self.0.ep
+        self.0.ep.as_type()
     }
 }
 

@@ -65,9 +65,8 @@ fn run<L: Layout>(seed: u64, layout: L) -> (Nanos, VerbCounts, CacheCounts, u64)
     let cluster = Cluster::tuned_on(fabric, layout, &boundaries, &[], 1.0, cache, tune);
     let thread =
         |thread| cluster.fabric.thread(thread as usize % compute_servers as usize, seed * 1000 + thread);
-    let clients: Vec<Client<'_, L, SimEndpoint, SimFabric>> =
-        (0..threads).map(|number| cluster.client_of(thread(number))).collect();
-    let endpoints: Vec<_> = clients.iter().map(|client| &client.ep).collect();
+    let clients: Vec<Client<'_, L>> = (0..threads).map(|number| cluster.client_of(thread(number))).collect();
+    let endpoints: Vec<_> = clients.iter().map(|client| client.ep.as_type::<SimEndpoint>()).collect();
     cluster.fabric.run(&endpoints, slots as u32, |thread, slot| {
         work(&clients[thread], &load, thread as u64 * slots + u64::from(slot))
     });

@@ -7,7 +7,6 @@ use crate::common::{Client, Cluster, fixed_tiny};
 use pando_cache::{CacheConfig, Eviction};
 use pando_dex::layout::Layout;
 use pando_dex::layout::slotted::SlottedLayout;
-use pando_fabric::Endpoint;
 
 /// Number of keys in most loads.
 const KEYS: u64 = 400;
@@ -39,7 +38,7 @@ fn work_on<L: Layout>(cluster: &Cluster<L>, load: &Load, round: u64, thread: u64
     }
 }
 
-fn work_as<L: Layout, E: Endpoint>(client: &Client<'_, L, E>, load: &Load, thread: u64) {
+fn work_as<L: Layout>(client: &Client<'_, L>, load: &Load, thread: u64) {
     let slots = (0..load.slots).map(|slot| work(client, load, thread * load.slots + slot));
     pando_rt::run_slots(&client.ep, slots.collect());
 }

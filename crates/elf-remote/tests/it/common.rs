@@ -5,17 +5,17 @@ use std::sync::Arc;
 
 use pando_elf::{BuildOptions, CodeTable, Elf, LayoutKind, Predicate};
 use pando_elf_remote::{ListCacheOptions, ListPolicy, MemorySide, Offloading, Publisher, Reader};
-use pando_fabric::{Endpoint, Fabric, OffloadPolicy};
-use pando_fabric_local::{LocalConfig, LocalEndpoint, LocalFabric};
+use pando_fabric::{DynEndpoint, Fabric, OffloadPolicy};
+use pando_fabric_local::{LocalConfig, LocalFabric};
 use pando_pool::{Pool, PoolOptions};
 use pando_rt::block_on;
 
 /// A pool on `servers` memory servers of `bytes` bytes that search, and an endpoint.
-pub fn pool(servers: usize, bytes: u64) -> (LocalEndpoint, Pool) {
+pub fn pool(servers: usize, bytes: u64) -> (DynEndpoint, Pool) {
     let config = LocalConfig { server_sizes: vec![bytes; servers], huge_pages: false };
     let fabric = LocalFabric::new(config).expect("memory");
     fabric.set_handler(Arc::new(MemorySide::default()), 1).expect("a thread");
-    let ep = fabric.endpoint(1).expect("an endpoint");
+    let ep = DynEndpoint::new(fabric.endpoint(1).expect("an endpoint"));
     let pool = block_on(&ep, Pool::create(&ep, PoolOptions::embedded())).expect("a pool");
     (ep, pool)
 }
@@ -39,11 +39,11 @@ pub fn build(table: &CodeTable, order: &[usize], layout: LayoutKind, options: &B
 }
 
 /// Checks a predicate with all kinds of results.
-pub fn check<E: Endpoint>(ep: &E, reader: &Reader, predicate: &Predicate, expected: &[u64]) {
+pub fn check(ep: &DynEndpoint, reader: &Reader, predicate: &Predicate, expected: &[u64]) {
     block_on(ep, async {
         let count = reader.count(ep, predicate).await.expect("no error");
         assert_eq!(count.value, expected.len() as u64, "{predicate:?}");
-        let mut ids = reader.ids::<u32, E>(ep, predicate).await.expect("no error").value;
+        let mut ids = reader.ids::<u32, DynEndpoint>(ep, predicate).await.expect("no error").value;
         ids.sort_unstable();
         assert!(ids.iter().copied().map(u64::from).eq(expected.iter().copied()), "{predicate:?}: {ids:?}");
         let bitmap = reader.bitmap(ep, predicate).await.expect("no error").value;
@@ -52,7 +52,7 @@ pub fn check<E: Endpoint>(ep: &E, reader: &Reader, predicate: &Predicate, expect
 }
 
 /// Addresses of all allocated blocks.
-pub fn allocated<E: Endpoint>(ep: &E, pool: &Pool) -> BTreeSet<u64> {
+pub fn allocated(ep: &DynEndpoint, pool: &Pool) -> BTreeSet<u64> {
     let mut all = BTreeSet::new();
     let visited = pool.visit_allocated(ep, |addr, _| {
         all.insert(addr.raw());
@@ -62,7 +62,7 @@ pub fn allocated<E: Endpoint>(ep: &E, pool: &Pool) -> BTreeSet<u64> {
 }
 
 /// Checks that the image's blocks are allocated, and besides them only `others` and what was given up.
-pub fn account<E: Endpoint>(ep: &E, pool: &Pool, publishers: &[&Publisher], others: &BTreeSet<u64>) {
+pub fn account(ep: &DynEndpoint, pool: &Pool, publishers: &[&Publisher], others: &BTreeSet<u64>) {
     let image = block_on(ep, publishers[0].blocks(ep)).expect("no error");
     let image: BTreeSet<u64> = image.iter().map(|(addr, _)| addr.raw()).collect();
     let given_up = publishers.iter().flat_map(|publisher| publisher.doubtful());

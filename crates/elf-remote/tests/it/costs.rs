@@ -4,7 +4,7 @@ use crate::common::{build, pool};
 use crate::model::brute_force;
 use pando_elf::{BuildOptions, CodeTable, Interval, LayoutKind, Predicate};
 use pando_elf_remote::{ListCacheOptions, ListPolicy, PublishOptions, Publisher, ReadOptions, Reader};
-use pando_fabric_local::LocalEndpoint;
+use pando_fabric::DynEndpoint;
 use pando_pool::Pool;
 use pando_rt::block_on;
 
@@ -15,7 +15,7 @@ fn hash(i: u32, salt: u32) -> u32 {
     (x ^ x >> 29).wrapping_mul(0xbf58_476d_1ce4_e5b9) as u32 >> 3
 }
 
-fn published(table: &CodeTable, order: &[usize], layout: LayoutKind) -> (LocalEndpoint, Pool) {
+fn published(table: &CodeTable, order: &[usize], layout: LayoutKind) -> (DynEndpoint, Pool) {
     let (ep, pool) = pool(2, 64 << 20);
     let elf = build(table, order, layout, &BuildOptions::default());
     let opened = Publisher::open(&ep, pool.clone(), "elf", PublishOptions::default());

@@ -11,19 +11,19 @@ use pando_elf_remote::{
     Condition, MemorySide, Offloading, PublishOptions, Publisher, ReadOptions, Reader, TableOptions,
     TableReader, TableWriter,
 };
-use pando_fabric::{Fabric, MemoryServerId, OffloadPolicy};
-use pando_fabric_local::{LocalConfig, LocalEndpoint, LocalFabric};
+use pando_fabric::{DynEndpoint, Fabric, MemoryServerId, OffloadPolicy};
+use pando_fabric_local::{LocalConfig, LocalFabric};
 use pando_pool::{Pool, PoolOptions};
 use pando_rt::block_on;
 
 /// A pool on two memory servers, which search as `side` says, if there is one.
-fn pool(side: Option<MemorySide>) -> (LocalEndpoint, Pool) {
+fn pool(side: Option<MemorySide>) -> (DynEndpoint, Pool) {
     let config = LocalConfig { server_sizes: vec![32 << 20; 2], huge_pages: false };
     let fabric = LocalFabric::new(config).expect("memory");
     if let Some(side) = side {
         fabric.set_handler(Arc::new(side), 1).expect("a thread");
     }
-    let ep = fabric.endpoint(1).expect("an endpoint");
+    let ep = DynEndpoint::new(fabric.endpoint(1).expect("an endpoint"));
     let pool = block_on(&ep, Pool::create(&ep, PoolOptions::embedded())).expect("a pool");
     (ep, pool)
 }
@@ -33,7 +33,7 @@ fn options(policy: OffloadPolicy) -> ReadOptions {
     ReadOptions { cache_bytes: 4 << 10, offloading, ..ReadOptions::default() }
 }
 
-fn publish(ep: &LocalEndpoint, pool: &Pool, layout: LayoutKind) {
+fn publish(ep: &DynEndpoint, pool: &Pool, layout: LayoutKind) {
     let elf = build(&lineitem(), &[4, 3, 0, 1, 2, 5, 6], layout, &BuildOptions::default());
     let home = PublishOptions { home: Some(MemoryServerId(1)), ..PublishOptions::default() };
     let publisher = block_on(ep, Publisher::open(ep, pool.clone(), "elf", home)).expect("opened");

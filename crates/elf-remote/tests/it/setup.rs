@@ -7,10 +7,10 @@ use std::sync::Arc;
 
 use crate::common::{list_cache, offloading};
 use pando_elf_remote::{MemorySide, PublishOptions, ReadOptions};
-use pando_fabric::{MemoryServerId, Nanos, Random};
+use pando_fabric::{DynEndpoint, MemoryServerId, Nanos, Random};
 use pando_pool::{AttachOptions, Pool, PoolOptions};
 use pando_rt::block_on;
-use pando_sim::{FaultBounds, FaultKind, FaultPlan, Faults, Model, SimConfig, SimEndpoint, SimFabric};
+use pando_sim::{FaultBounds, FaultKind, FaultPlan, Faults, Model, SimConfig, SimFabric};
 
 pub const KINDS: [FaultKind; 7] = FaultKind::PASSING;
 
@@ -25,7 +25,7 @@ pub fn seeds(usually: u64) -> Range<u64> {
 pub struct Setup {
     pub random: Random,
     pub fabric: SimFabric,
-    pub ep: SimEndpoint,
+    pub ep: DynEndpoint,
     pub pool: Pool,
     faults: Faults,
 }
@@ -37,7 +37,7 @@ impl Setup {
         let config = SimConfig { regions: vec![8 << 20; 2], compute_servers: 2, seed, model };
         let fabric = SimFabric::new(&config).expect("a sound model");
         fabric.set_handler(Arc::new(MemorySide::default()));
-        let ep = fabric.direct(seed);
+        let ep = DynEndpoint::new(fabric.direct(seed));
         let attach = AttachOptions::embedded().wait_ns_max(3_000_000).verbs_take_ns(200_000);
         let pool = block_on(&ep, Pool::create(&ep, PoolOptions::new(attach))).expect("a pool");
         Self { random: Random::new(seed), fabric, ep, pool, faults }

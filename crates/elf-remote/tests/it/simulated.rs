@@ -12,10 +12,10 @@ use crate::model::brute_force;
 use crate::setup::{KINDS, Setup, seeds};
 use pando_elf::{BuildOptions, CodeTable, Elf, Interval, LayoutKind, Predicate};
 use pando_elf_remote::{Publisher, ReadOptions, Reader, RemoteError};
-use pando_fabric::{Endpoint, Nanos, Random, VerbCounts};
+use pando_fabric::{DynEndpoint, Endpoint, Nanos, Random, VerbCounts};
 use pando_pool::{Pool, PoolError};
 use pando_rt::block_on;
-use pando_sim::{FaultKind, SimEndpoint, SimFabric};
+use pando_sim::{FaultKind, SimFabric};
 
 const PUBLISHERS: usize = 2;
 const THREADS: usize = 5;
@@ -107,7 +107,7 @@ impl Cluster {
     }
 
     /// Publishes one table after the other; returns how often that failed.
-    async fn publish(&self, number: usize, ep: &SimEndpoint) -> u64 {
+    async fn publish(&self, number: usize, ep: &DynEndpoint) -> u64 {
         let mut failures = 0;
         while ep.now() < WELL_AT {
             let table = (ep.random() >> 32) as usize % TABLES;
@@ -128,7 +128,7 @@ impl Cluster {
     }
 
     /// Queries; returns answers by version, and how many failed or began anew.
-    async fn query(&self, reader: &Reader, ep: &SimEndpoint) -> (Vec<(u64, usize, Vec<u32>)>, u64, u64) {
+    async fn query(&self, reader: &Reader, ep: &DynEndpoint) -> (Vec<(u64, usize, Vec<u32>)>, u64, u64) {
         let (mut answers, mut failures, mut restarts) = (Vec::new(), 0, 0);
         while ep.now() < WELL_AT {
             let number = (ep.random() >> 32) as usize % self.predicates.len();
@@ -174,7 +174,7 @@ impl Cluster {
 
     fn settle(&self, reader: &Reader, others: &BTreeSet<u64>) {
         // All faults have ended: what was replaced or not published is free, and publishing works.
-        let ep = self.fabric.direct(98);
+        let ep = DynEndpoint::new(self.fabric.direct(98));
         let publishers: Vec<_> = self.publishers.iter().collect();
         for publisher in &publishers {
             assert_eq!(block_on(&ep, publisher.settle(&ep, 50_000_000)).expect("no error"), 0);
@@ -190,20 +190,25 @@ impl Cluster {
 /// Runs one history; returns failed operations, restarts of queries, answers, and all verbs.
 pub fn run(seed: u64, kinds: &[FaultKind]) -> (u64, u64, usize, VerbCounts) {
     let cluster = Cluster::new(seed, kinds);
-    let direct = cluster.fabric.direct(99);
+    let direct = DynEndpoint::new(cluster.fabric.direct(99));
     let others = allocated(&direct, &cluster.pool);
     let readers: Vec<_> = (0..2).map(|_| Reader::new(cluster.pool.clone(), "elf", cluster.options)).collect();
-    let threads: Vec<_> =
-        (0..THREADS).map(|thread| cluster.fabric.thread(thread % 2, seed * 10 + thread as u64)).collect();
-    let outputs = cluster.fabric.run(&threads.iter().collect::<Vec<_>>(), 2, |thread, slot| {
-        let (cluster, readers, threads) = (&cluster, &readers, &threads);
-        async move {
-            match (thread < PUBLISHERS, slot) {
-                (true, 0) => (Vec::new(), cluster.publish(thread, &threads[thread]).await, 0),
-                _ => cluster.query(&readers[thread % 2], &threads[thread]).await,
+    let threads: Vec<_> = (0..THREADS)
+        .map(|thread| DynEndpoint::new(cluster.fabric.thread(thread % 2, seed * 10 + thread as u64)))
+        .collect();
+    let outputs = cluster.fabric.run(
+        &threads.iter().map(DynEndpoint::as_type).collect::<Vec<_>>(),
+        2,
+        |thread, slot| {
+            let (cluster, readers, threads) = (&cluster, &readers, &threads);
+            async move {
+                match (thread < PUBLISHERS, slot) {
+                    (true, 0) => (Vec::new(), cluster.publish(thread, &threads[thread]).await, 0),
+                    _ => cluster.query(&readers[thread % 2], &threads[thread]).await,
+                }
             }
-        }
-    });
+        },
+    );
     let (mut answers, mut failures, mut restarts) = (Vec::new(), 0, 0);
     for (found, failed, again) in outputs.into_iter().flatten() {
         answers.extend(found);

@@ -14,10 +14,10 @@ use pando_elf::{LayoutKind, Value};
 use pando_elf_remote::{
     Condition, ReadOptions, RemoteError, TableOptions, TableReader, TableWriter, audit_table, table_blocks,
 };
-use pando_fabric::{Endpoint, Nanos};
+use pando_fabric::{DynEndpoint, Endpoint, Nanos};
 use pando_pool::{Pool, PoolError};
 use pando_rt::block_on;
-use pando_sim::{FaultKind, SimEndpoint, SimFabric};
+use pando_sim::{FaultKind, SimFabric};
 
 const WRITERS: usize = 2;
 const THREADS: usize = 4;
@@ -77,7 +77,7 @@ impl Cluster {
     }
 
     /// Inserts batches, deletes the first row of each, and merges; returns how often that failed.
-    async fn change(&self, number: usize, ep: &SimEndpoint) -> u64 {
+    async fn change(&self, number: usize, ep: &DynEndpoint) -> u64 {
         let (writer, mut failures) = (&self.writers[number], 0);
         let reader = TableReader::new(self.pool.clone(), "t", self.options);
         let mut excuse = |error: RemoteError| {
@@ -111,7 +111,7 @@ impl Cluster {
     }
 
     /// Queries; returns the number of answers, and how many queries failed.
-    async fn query(&self, reader: &TableReader, ep: &SimEndpoint) -> (u64, u64) {
+    async fn query(&self, reader: &TableReader, ep: &DynEndpoint) -> (u64, u64) {
         let (mut answers, mut failures) = (0, 0);
         while ep.now() < WELL_AT {
             let before = self.batches.borrow().clone();
@@ -161,7 +161,7 @@ impl Cluster {
 
     fn settle(&self, others: &BTreeSet<u64>) {
         // All faults have ended: what was replaced or not published is free, and changes work.
-        let ep = self.fabric.direct(98);
+        let ep = DynEndpoint::new(self.fabric.direct(98));
         for writer in &self.writers {
             assert_eq!(block_on(&ep, writer.settle(&ep, 50_000_000)).expect("no error"), 0);
         }
@@ -186,21 +186,26 @@ impl Cluster {
 /// Runs one history; returns failed operations and answers.
 pub fn run(seed: u64, kinds: &[FaultKind]) -> (u64, u64) {
     let cluster = Cluster::new(seed, kinds);
-    let direct = cluster.fabric.direct(99);
+    let direct = DynEndpoint::new(cluster.fabric.direct(99));
     let others = allocated(&direct, &cluster.pool);
     let readers: Vec<_> =
         (0..2).map(|_| TableReader::new(cluster.pool.clone(), "t", cluster.options)).collect();
-    let threads: Vec<_> =
-        (0..THREADS).map(|thread| cluster.fabric.thread(thread % 2, seed * 10 + thread as u64)).collect();
-    let outputs = cluster.fabric.run(&threads.iter().collect::<Vec<_>>(), 2, |thread, slot| {
-        let (cluster, readers, threads) = (&cluster, &readers, &threads);
-        async move {
-            match (thread < WRITERS, slot) {
-                (true, 0) => (0, cluster.change(thread, &threads[thread]).await),
-                _ => cluster.query(&readers[thread % 2], &threads[thread]).await,
+    let threads: Vec<_> = (0..THREADS)
+        .map(|thread| DynEndpoint::new(cluster.fabric.thread(thread % 2, seed * 10 + thread as u64)))
+        .collect();
+    let outputs = cluster.fabric.run(
+        &threads.iter().map(DynEndpoint::as_type).collect::<Vec<_>>(),
+        2,
+        |thread, slot| {
+            let (cluster, readers, threads) = (&cluster, &readers, &threads);
+            async move {
+                match (thread < WRITERS, slot) {
+                    (true, 0) => (0, cluster.change(thread, &threads[thread]).await),
+                    _ => cluster.query(&readers[thread % 2], &threads[thread]).await,
+                }
             }
-        }
-    });
+        },
+    );
     let (mut answers, mut failures) = (0, 0);
     for (given, failed) in outputs.into_iter().flatten() {
         (answers, failures) = (answers + given, failures + failed);

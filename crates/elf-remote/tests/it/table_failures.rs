@@ -1,6 +1,7 @@
 //! Verbs of changes of a table that fail: after each of them in turn, readers see the table before or after the
 //! change, and no block is lost or freed twice.
 
+use pando_fabric::DynEndpoint;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
@@ -29,7 +30,7 @@ enum Change {
 
 struct Life {
     memory: Arc<Memory>,
-    ep: Ep,
+    ep: DynEndpoint,
     pool: Pool,
     writer: TableWriter,
     /// Blocks that are not of the table.
@@ -37,9 +38,14 @@ struct Life {
 }
 
 impl Life {
+    /// The faults of the endpoint.
+    fn faults(&self) -> &Ep {
+        self.ep.as_type()
+    }
+
     fn new() -> Self {
         let memory = Memory::new(&[1 << 20, 1 << 20]);
-        let ep = memory.endpoint(7);
+        let ep = DynEndpoint::new(memory.endpoint(7));
         let attach = AttachOptions::embedded().wait_ns_max(500_000_000).verbs_take_ns(1_000_000);
         let pool = block_on(Pool::create(&ep, PoolOptions::new(attach))).expect("a pool");
         let options = TableOptions { join_rows: 0, ..TableOptions::default() };
@@ -70,7 +76,7 @@ impl Life {
 
     /// Number of rows that a reader sees, and of parts; `None` without a table.
     fn seen(&self) -> Option<(u64, usize)> {
-        let ep = self.memory.endpoint(8);
+        let ep = DynEndpoint::new(self.memory.endpoint(8));
         let reader = TableReader::new(self.pool.clone(), "t", ReadOptions::default());
         let ids = match block_on(reader.ids(&ep, &Condition::all())) {
             Err(RemoteError::Pool(PoolError::UnknownIndex { .. })) => return None,
@@ -135,10 +141,10 @@ pub fn an_answer_of_a_change_is_lost() {
         for without_effect in [false, true] {
             for verb in 0.. {
                 let life = Life::new();
-                life.ep.without_effect.set(without_effect);
-                life.ep.lose(verb);
+                life.faults().without_effect.set(without_effect);
+                life.faults().lose(verb);
                 let done = life.run(change);
-                if !life.ep.lose_no_more() {
+                if !life.faults().lose_no_more() {
                     assert!(verb > 10, "only {verb} verbs");
                     break;
                 }
@@ -157,10 +163,10 @@ fn all_verbs_of_a_change_fail_from_one_on() {
     for change in CHANGES {
         for verb in 0.. {
             let life = Life::new();
-            life.ep.fail_after.set(verb);
-            life.ep.torn.set(9);
+            life.faults().fail_after.set(verb);
+            life.faults().torn.set(9);
             let done = life.run(change);
-            let has_ended = life.ep.fail_after.replace(u64::MAX) > 0;
+            let has_ended = life.faults().fail_after.replace(u64::MAX) > 0;
             life.check(change, &done, &format!("{change:?}, verb {verb}"));
             if has_ended {
                 assert!(verb > 10 && done.is_ok(), "only {verb} verbs");

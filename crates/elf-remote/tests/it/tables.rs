@@ -10,8 +10,8 @@ use pando_elf_remote::{
     Condition, PublishOptions, ReadOptions, RemoteError, TableOptions, TableReader, TableSpec, TableWriter,
     audit_table, table_blocks,
 };
-use pando_fabric::{Endpoint, Fabric};
-use pando_fabric_local::{LocalConfig, LocalEndpoint, LocalFabric};
+use pando_fabric::{DynEndpoint, Endpoint, Fabric};
+use pando_fabric_local::{LocalConfig, LocalFabric};
 use pando_pool::{Pool, PoolError, PoolOptions};
 use pando_rt::block_on;
 use proptest::prelude::*;
@@ -100,7 +100,7 @@ fn change() -> impl Strategy<Value = Change> {
 }
 
 /// Checks all kinds of results.
-fn check<E: Endpoint>(ep: &E, reader: &TableReader, test: &Test, model: &[Option<Row>]) {
+fn check(ep: &DynEndpoint, reader: &TableReader, test: &Test, model: &[Option<Row>]) {
     let condition = test.sql();
     let found = |row: &Option<Row>| row.as_ref().is_some_and(|row| test.is_met(row));
     let expected: Vec<u64> = (0..).zip(model).filter(|(_, row)| found(row)).map(|(id, _)| id).collect();
@@ -129,7 +129,7 @@ fn check<E: Endpoint>(ep: &E, reader: &TableReader, test: &Test, model: &[Option
 }
 
 /// Checks that every allocated block is the table's, or one of `others`.
-fn account<E: Endpoint>(ep: &E, pool: &Pool, name: &str, others: &BTreeSet<u64>) {
+fn account(ep: &DynEndpoint, pool: &Pool, name: &str, others: &BTreeSet<u64>) {
     let record = block_on(ep, pool.open_index(ep, name)).expect("it is there");
     let blocks = block_on(ep, table_blocks(ep, pool, &record)).expect("no error");
     let mut known: BTreeSet<u64> = blocks.iter().map(|(addr, _)| addr.raw()).collect();
@@ -217,10 +217,10 @@ proptest! {
     }
 }
 
-fn fabric(servers: usize, bytes: u64) -> (LocalFabric, LocalEndpoint, Pool) {
+fn fabric(servers: usize, bytes: u64) -> (LocalFabric, DynEndpoint, Pool) {
     let config = LocalConfig { server_sizes: vec![bytes; servers], huge_pages: false };
     let fabric = LocalFabric::new(config).expect("memory");
-    let ep = fabric.endpoint(1).expect("an endpoint");
+    let ep = DynEndpoint::new(fabric.endpoint(1).expect("an endpoint"));
     let pool = block_on(&ep, Pool::create(&ep, PoolOptions::embedded())).expect("a pool");
     (fabric, ep, pool)
 }
@@ -239,7 +239,7 @@ fn writers_at_the_same_time_lose_nothing() {
         for thread in 0..THREADS {
             let (fabric, pool) = (&fabric, &pool);
             scope.spawn(move || {
-                let ep = &fabric.endpoint(10 + thread as u64).expect("an endpoint");
+                let ep = &DynEndpoint::new(fabric.endpoint(10 + thread as u64).expect("an endpoint"));
                 let writer = TableWriter::new(pool.clone(), "t", publish, options).expect("valid options");
                 let options = ReadOptions { restarts_max: 1_000, ..ReadOptions::default() };
                 let reader = TableReader::new(pool.clone(), "t", options);

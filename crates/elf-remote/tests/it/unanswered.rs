@@ -15,7 +15,7 @@ use std::task::{Context, Poll, Waker};
 use crate::common::{allocated, build};
 use pando_elf::{BuildOptions, CodeTable, Elf, LayoutKind, Predicate};
 use pando_elf_remote::{PublishOptions, Published, Publisher, ReadOptions, Reader, RemoteError};
-use pando_fabric::Endpoint;
+use pando_fabric::{DynEndpoint, Endpoint};
 use pando_pool::{AttachOptions, Pool, PoolOptions};
 use support::{Ep, Memory, block_on};
 
@@ -33,7 +33,7 @@ fn elf(rows: u32) -> Elf {
 
 struct Life {
     memory: Arc<Memory>,
-    ep: Ep,
+    ep: DynEndpoint,
     pool: Pool,
     publisher: Publisher,
     /// Blocks that are not of images.
@@ -41,9 +41,14 @@ struct Life {
 }
 
 impl Life {
+    /// The faults of the endpoint.
+    fn faults(&self) -> &Ep {
+        self.ep.as_type()
+    }
+
     fn new() -> Self {
         let memory = Memory::new(&[1 << 20, 1 << 20]);
-        let ep = memory.endpoint(7);
+        let ep = DynEndpoint::new(memory.endpoint(7));
         let options =
             PoolOptions::new(AttachOptions::embedded().wait_ns_max(500_000_000).verbs_take_ns(1_000_000));
         let pool = block_on(Pool::create(&ep, options)).expect("a pool");
@@ -56,7 +61,7 @@ impl Life {
 
     /// Number of rows that a reader sees, which READs all of the image.
     fn rows(&self) -> u32 {
-        let ep = self.memory.endpoint(8);
+        let ep = DynEndpoint::new(self.memory.endpoint(8));
         let reader = Reader::new(self.pool.clone(), "elf", ReadOptions::default());
         let ids = block_on(reader.ids::<u32, _>(&ep, &Predicate::all())).expect("no error").value;
         assert_eq!(ids.iter().collect::<BTreeSet<_>>().len(), ids.len());
@@ -90,10 +95,10 @@ fn an_answer_is_lost() {
     for without_effect in [false, true] {
         for verb in 0.. {
             let life = Life::new();
-            life.ep.without_effect.set(without_effect);
-            life.ep.lose(verb);
+            life.faults().without_effect.set(without_effect);
+            life.faults().lose(verb);
             let done = block_on(life.publisher.publish(&life.ep, &elf(NEW)));
-            if !life.ep.lose_no_more() {
+            if !life.faults().lose_no_more() {
                 assert!(verb > 20, "only {verb} verbs");
                 break;
             }
@@ -106,10 +111,10 @@ fn an_answer_is_lost() {
 fn all_verbs_fail_from_one_on() {
     for verb in 0.. {
         let life = Life::new();
-        life.ep.fail_after.set(verb);
-        life.ep.torn.set(9);
+        life.faults().fail_after.set(verb);
+        life.faults().torn.set(9);
         let done = block_on(life.publisher.publish(&life.ep, &elf(NEW)));
-        let has_ended = life.ep.fail_after.replace(u64::MAX) > 0;
+        let has_ended = life.faults().fail_after.replace(u64::MAX) > 0;
         life.check(Some(&done), false, &format!("verb {verb}"));
         if has_ended {
             assert!(verb > 20 && done.is_ok(), "only {verb} verbs");
@@ -124,11 +129,11 @@ pub fn an_answer_is_lost_and_all_verbs_fail_behind_it() {
     let mut unknown = 0;
     for verb in 0.. {
         let life = Life::new();
-        life.ep.lose(verb);
-        life.ep.fail_after.set(verb + 1);
+        life.faults().lose(verb);
+        life.faults().fail_after.set(verb + 1);
         let done = block_on(life.publisher.publish(&life.ep, &elf(NEW)));
-        life.ep.fail_after.set(u64::MAX);
-        if !life.ep.lose_no_more() {
+        life.faults().fail_after.set(u64::MAX);
+        if !life.faults().lose_no_more() {
             assert!(verb > 20 && unknown > 0, "only {verb} verbs, {unknown} of them undecided");
             break;
         }
@@ -141,14 +146,14 @@ pub fn an_answer_is_lost_and_all_verbs_fail_behind_it() {
 fn a_publication_is_dropped_anywhere() {
     for polls in 0.. {
         let life = Life::new();
-        life.ep.always_yield.set(true);
+        life.faults().always_yield.set(true);
         let new = elf(NEW);
         let has_ended = {
             let mut publication = pin!(life.publisher.publish(&life.ep, &new));
             let mut context = Context::from_waker(Waker::noop());
             (0..polls).any(|_| matches!(publication.as_mut().poll(&mut context), Poll::Ready(Ok(_))))
         };
-        life.ep.always_yield.set(false);
+        life.faults().always_yield.set(false);
         // The verbs of the dropped future rest before its lock is given back.
         while life.pool.has_left_locks() {
             block_on(life.pool.give_back_left_locks(&life.ep)).expect("no error");

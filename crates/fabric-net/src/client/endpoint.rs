@@ -11,7 +11,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use pando_fabric::codec::{Put, Reader};
 use pando_fabric::{
     Chain, ChainVerb, Endpoint, EndpointState, FabricError, GlobalAddr, MemoryServerId, Nanos, PageBuf,
-    RegionInfo, Request, Result, TimeLimit, VerbCounters, VerbResult, WORD,
+    RegionInfo, Result, TimeLimit, VerbCounters, VerbResult, WORD,
 };
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
@@ -218,22 +218,11 @@ impl TcpEndpoint {
     }
 }
 
-/// Ends a call with a body of `len` bytes, whatever carried it: counts it if the server was reached, and
-/// decodes its reply.
-///
-/// # Errors
-/// The error of `answer`, or `Refused` if the bytes are not a reply to the request.
-pub fn end_call<R: Request>(
-    counters: &VerbCounters,
-    server: MemoryServerId,
-    request: &R,
-    len: usize,
-    answer: Result<Vec<u8>>,
-) -> Result<R::Reply> {
+/// Counts a call with a body of `sent` bytes, whatever carried it, if the server was reached.
+pub fn count_call(counters: &VerbCounters, sent: usize, answer: &Result<Vec<u8>>) {
     if !answer.as_ref().is_err_and(FabricError::is_unreachable) {
-        counters.count_two_sided(len + answer.as_ref().map_or(0, Vec::len));
+        counters.count_two_sided(sent + answer.as_ref().map_or(0, Vec::len));
     }
-    request.decode_reply(server, &answer?)
 }
 
 /// Largest multiple of 8 bytes within the server's limit.
@@ -374,21 +363,19 @@ impl Endpoint for TcpEndpoint {
         }
     }
 
-    async fn call<R: Request>(&self, server: MemoryServerId, request: &R) -> Result<R::Reply> {
-        let body_max = self.server(server)?.body_max;
-        let mut body = Vec::new();
-        request.encode(&mut body);
-        if body.len() > body_max as usize {
+    async fn call_bytes(&self, server: MemoryServerId, op: u16, body: Vec<u8>) -> Result<Vec<u8>> {
+        if body.len() > self.server(server)?.body_max as usize {
             let reason = format!("a request of {} bytes is longer than it takes at once", body.len());
-            return Err(FabricError::Refused { server, op: R::OP, reason });
+            return Err(FabricError::Refused { server, op, reason });
         }
-        let encode = |out: &mut Vec<u8>| wire::Request::Call { kind: R::OP, body: &body }.encode(out);
+        let encode = |out: &mut Vec<u8>| wire::Request::Call { kind: op, body: &body }.encode(out);
         let answer = match self.ask(server, Op::Call, Expected::Body, encode).await {
             Ok(Outcome::Body(reply)) => Ok(reply),
             Ok(other) => unreachable!("the body of a reply was expected, not {other:?}"),
             Err(error) => Err(error),
         };
-        end_call(&self.state.counters, server, request, body.len(), answer)
+        count_call(&self.state.counters, body.len(), &answer);
+        answer
     }
 
     async fn reserve(&self, at: GlobalAddr, len: u64) -> Result<()> {

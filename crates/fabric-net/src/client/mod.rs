@@ -25,7 +25,7 @@ use pando_replica::Views;
 use crate::connect::Destination;
 use crate::handshake::LinkId;
 use crate::secret::Secret;
-pub use endpoint::{TcpEndpoint, end_call};
+pub use endpoint::{TcpEndpoint, count_call};
 use keeper::Keeper;
 pub use keeper::{TcpLock, wait_for};
 use views::{Group, Watcher};

@@ -12,9 +12,9 @@ use std::sync::Arc;
 
 use pando_fabric::{
     Chain, ChainVerb, Endpoint, EndpointState, Fabric, FabricError, GlobalAddr, MemoryServerId, Nanos,
-    PageBuf, RegionInfo, Request, Result, TimeLimit, VerbResult, WORD,
+    PageBuf, RegionInfo, Result, TimeLimit, VerbResult, WORD,
 };
-use pando_fabric_net::{Ending, TcpEndpoint, end_call, random_nonzero};
+use pando_fabric_net::{Ending, TcpEndpoint, count_call, random_nonzero};
 use zerocopy::{FromBytes, IntoBytes};
 
 use super::Shared;
@@ -153,21 +153,17 @@ impl VerbsEndpoint {
         number
     }
 
-    /// Has a server execute a call by messages; returns its reply, or `None` if the call must go over the
-    /// connection.
-    async fn call_by_message(
-        &self,
-        server: MemoryServerId,
-        kind: u16,
-        body: Vec<u8>,
-    ) -> Result<Option<Vec<u8>>> {
+    /// Connects to a server, and says whether it executes calls by messages; otherwise they go over the connection.
+    async fn takes_messages(&self, server: MemoryServerId) -> Result<bool> {
         self.connect(server).await?;
-        if self.links.borrow()[usize::from(server.0)].calls_max() == 0 {
-            return Ok(None);
-        }
+        Ok(self.links.borrow()[usize::from(server.0)].calls_max() > 0)
+    }
+
+    /// Has a server execute a call by messages; returns its reply.
+    async fn call_by_message(&self, server: MemoryServerId, kind: u16, body: Vec<u8>) -> Result<Vec<u8>> {
         let number = self.enter(server, Job::Call { kind, body });
         match Ending::new(&self.jobs, number).await? {
-            Job::Call { body, .. } => Ok(Some(body)),
+            Job::Call { body, .. } => Ok(body),
             Job::One(_) | Job::Chain(_) => unreachable!("a call is no verb"),
         }
     }
@@ -471,22 +467,18 @@ impl Endpoint for VerbsEndpoint {
         Ok(ended.map(|((step, user), is_word)| self.result_of(step, user, is_word)).collect())
     }
 
-    async fn call<R: Request>(&self, server: MemoryServerId, request: &R) -> Result<R::Reply> {
+    async fn call_bytes(&self, server: MemoryServerId, op: u16, body: Vec<u8>) -> Result<Vec<u8>> {
         if usize::from(server.0) >= self.regions().len() {
             return Err(FabricError::UnknownServer(server));
         }
-        let mut body = Vec::new();
-        request.encode(&mut body);
-        let len = body.len();
-        if len > BODY_MAX.min(self.shared.control.body_max(server) as usize) {
-            return self.control.call(server, request).await;
+        let sent = body.len();
+        let fits = sent <= BODY_MAX.min(self.shared.control.body_max(server) as usize);
+        if !fits || !self.takes_messages(server).await? {
+            return self.control.call_bytes(server, op, body).await;
         }
-        let answer = match self.call_by_message(server, R::OP, body).await {
-            Ok(Some(reply)) => Ok(reply),
-            Ok(None) => return self.control.call(server, request).await,
-            Err(error) => Err(error),
-        };
-        end_call(self.counters(), server, request, len, answer)
+        let answer = self.call_by_message(server, op, body).await;
+        count_call(self.counters(), sent, &answer);
+        answer
     }
 
     async fn reserve(&self, at: GlobalAddr, len: u64) -> Result<()> {

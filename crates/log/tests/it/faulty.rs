@@ -10,7 +10,7 @@ use std::convert::Infallible;
 use pando_fabric::sectors::Sectors;
 use pando_fabric::{
     Chain, Endpoint, EndpointState, Fabric, FabricError, GlobalAddr, MemoryServerId, Nanos, PageBuf,
-    RegionInfo, Request, Result, VerbResult,
+    RegionInfo, Result, VerbResult,
 };
 use pando_fabric_local::{LocalConfig, LocalEndpoint, LocalFabric};
 use pando_log::{Blocks, Shape};
@@ -182,8 +182,8 @@ impl Endpoint for Faulty {
         unreachable!("a log has no chains: {chain:?}")
     }
 
-    async fn call<R: Request>(&self, server: MemoryServerId, request: &R) -> Result<R::Reply> {
-        self.inner.call(server, request).await
+    async fn call_bytes(&self, server: MemoryServerId, op: u16, body: Vec<u8>) -> Result<Vec<u8>> {
+        self.inner.call_bytes(server, op, body).await
     }
 
     async fn reserve(&self, at: GlobalAddr, len: u64) -> Result<()> {

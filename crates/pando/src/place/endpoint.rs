@@ -5,7 +5,7 @@
 //! small.
 
 use pando_fabric::{
-    Chain, Endpoint, EndpointState, GlobalAddr, MemoryServerId, Nanos, PageBuf, RegionInfo, Request, Result,
+    Chain, Endpoint, EndpointState, GlobalAddr, MemoryServerId, Nanos, PageBuf, RegionInfo, Result,
     TimeLimit, VerbResult, outlined,
 };
 use pando_fabric_local::LocalEndpoint;
@@ -121,8 +121,8 @@ impl Endpoint for AnyEndpoint {
     }
 
     #[inline]
-    async fn call<R: Request>(&self, server: MemoryServerId, request: &R) -> Result<R::Reply> {
-        await_either!(self, ep => ep.call(server, request))
+    async fn call_bytes(&self, server: MemoryServerId, op: u16, body: Vec<u8>) -> Result<Vec<u8>> {
+        await_either!(self, ep => ep.call_bytes(server, op, body))
     }
 
     async fn reserve(&self, at: GlobalAddr, len: u64) -> Result<()> {

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 
 use pando_fabric::{
     Chain, Endpoint, EndpointState, FabricError, GlobalAddr, MemoryServerId, Nanos, PageBuf, RegionInfo,
-    Request, Result, VerbResult, yield_once,
+    Result, VerbResult, yield_once,
 };
 
 use super::NODE;
@@ -178,7 +178,7 @@ impl Endpoint for ToyEndpoint {
         unreachable!("the cache uses no chains")
     }
 
-    async fn call<R: Request>(&self, _server: MemoryServerId, _request: &R) -> Result<R::Reply> {
+    async fn call_bytes(&self, _: MemoryServerId, _: u16, _: Vec<u8>) -> Result<Vec<u8>> {
         unreachable!("the cache calls nobody")
     }
 

@@ -21,7 +21,7 @@ use crate::testing::{
     BOUNDARY, Client, KEYS, addr_of, behind, change, find, fixed, key, loaded, one_server, restarts,
     two_servers, value, violations,
 };
-use crate::testing::{Fate, Verb, scripted};
+use crate::testing::{Fate, Verb, script, scripted};
 
 /// The last key of the first compute server.
 const OWN: u64 = BOUNDARY - 1;
@@ -36,11 +36,7 @@ fn again(hop: VersionedNode<'_>) -> VersionedNode<'_> {
 }
 
 /// The node of a level, paired with a neighbour.
-fn pair<'t, E: Endpoint>(
-    client: &'t Client<'_, FixedLayout, E>,
-    bytes: &[u8],
-    level: u8,
-) -> Option<Neighbours<'t>> {
+fn pair<'t>(client: &'t Client<'_, FixedLayout>, bytes: &[u8], level: u8) -> Option<Neighbours<'t>> {
     let (tree, ctx) = client.server(0);
     let (node, parent) = find(tree, ctx, bytes, level);
     let parent = parent.expect("it is not the root");
@@ -68,12 +64,12 @@ fn a_node_that_somebody_uses_does_not_vanish() {
     assert!(!is_unused());
     drop(pinned);
     assert!(is_unused());
-    client.ep.follow(|verb, _| if verb == Verb::Write { Fate::Waits } else { Fate::Done });
+    script(&client).follow(|verb, _| if verb == Verb::Write { Fate::Waits } else { Fate::Done });
     let mut written = 0;
     let mut flushed = pin!(tree.cache.flush_frame(ctx.worker, ctx.ep, tree.layout, leaf.frame, &mut written));
     assert!(poll(flushed.as_mut()).is_pending() && leaf.frame.is_writing());
     assert!(!is_unused(), "the WRITE would arrive in what the block is used for next");
-    client.ep.follow_none();
+    script(&client).follow_none();
     assert!(block_on(ctx.ep, flushed).expect("no WRITE fails"));
     assert!(is_unused());
 }
@@ -195,7 +191,7 @@ fn a_neighbour_that_a_split_took_away_meanwhile_is_none() {
     let parent = again(parent);
     assert_eq!(header::get(words, tree.layout.child_word(words, last)), Swip::hot(node.frame.id()).raw());
 
-    client.ep.follow(|verb, _| if verb == Verb::Read { Fate::Waits } else { Fate::Done });
+    script(&client).follow(|verb, _| if verb == Verb::Read { Fate::Waits } else { Fate::Done });
     let mut neighbours = pin!(neighbours(tree, ctx, node, parent, prepared));
     assert!(poll(neighbours.as_mut()).is_pending(), "the left one is not cached");
     let other = cluster.client(5);
@@ -209,7 +205,7 @@ fn a_neighbour_that_a_split_took_away_meanwhile_is_none() {
         }
     }
     assert_eq!(tree.layout.count(words), last - 1, "the node is the first child of a new parent");
-    client.ep.follow_none();
+    script(&client).follow_none();
     assert!(restarts(&block_on(ctx.ep, neighbours)));
     assert_eq!(violations(&cluster), [""; 0]);
 }

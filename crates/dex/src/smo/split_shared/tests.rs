@@ -7,7 +7,7 @@ use std::cell::RefCell;
 use std::rc::Rc;
 
 use pando_cache::Swip;
-use pando_fabric::GlobalAddr;
+use pando_fabric::{DynEndpoint, GlobalAddr};
 use pando_rt::block_on;
 
 use super::*;
@@ -21,7 +21,7 @@ use crate::testing::{
     BOUNDARY, Client, addr_of, all_are_there, behind, change, find, fixed, is_unlocked, key, loaded,
     remote_word, restarts, set_remote_word, two_servers, violations,
 };
-use crate::testing::{Fate, Verb, scripted};
+use crate::testing::{Fate, Verb, script, scripted};
 use crate::tree::new_node;
 
 /// The last key of the first compute server.
@@ -31,7 +31,7 @@ const OWN: u64 = BOUNDARY - 1;
 const LEVEL: u8 = 1;
 
 /// Addresses of the lowest shared node and its parent.
-fn place<L: Layout, E: Endpoint>(tree: &Tree<L>, ctx: Ctx<'_, E>) -> (GlobalAddr, GlobalAddr) {
+fn place<L: Layout>(tree: &Tree<L>, ctx: Ctx<'_, DynEndpoint>) -> (GlobalAddr, GlobalAddr) {
     let (node, parent) = find(tree, ctx, &key(OWN), LEVEL);
     let parent = parent.expect("it is not the root");
     let is_shared = |hop: VersionedNode<'_>| header::has(hop.frame.words(), header::SHARED);
@@ -171,7 +171,7 @@ fn a_copy_only_gets_newer_and_stays_shared_as_long_as_it_is() {
 }
 
 /// Fills the lowest shared node, below a parent with room, and returns the addresses of both.
-fn fill<L: Layout, E: Endpoint>(client: &Client<'_, L, E>) -> (GlobalAddr, GlobalAddr) {
+fn fill<L: Layout>(client: &Client<'_, L>) -> (GlobalAddr, GlobalAddr) {
     let (tree, ctx) = client.server(0);
     let has_room = |hop: VersionedNode<'_>| tree.layout.has_room(hop.frame.words(), &key(OWN), 0);
     for n in 1.. {
@@ -200,7 +200,7 @@ fn a_split_whose_writer_fails_between_the_unlocks_is_finished() {
     // The parent is written and unlocked; then the memory server is out of reach.
     let unlocked = Rc::new(RefCell::new(Vec::new()));
     let seen = Rc::clone(&unlocked);
-    client.ep.follow(move |verb, at| {
+    script(&client).follow(move |verb, at| {
         if !seen.borrow().is_empty() {
             return Fate::NotSent;
         }
@@ -212,7 +212,7 @@ fn a_split_whose_writer_fails_between_the_unlocks_is_finished() {
     });
     let split = block_on(ctx.ep, split_shared(tree, ctx, prepared, hop, parent, pending));
     assert!(matches!(split, Err(Retry::Failed(_))));
-    client.ep.follow_none();
+    script(&client).follow_none();
     assert_eq!(*unlocked.borrow(), [above], "who dies here has split the node, and its parent says so");
     assert!(!is_unlocked(ctx.ep, node), "nobody reads the node before it ends where its parent says");
     assert!(tree.pool.has_left_locks());
@@ -244,7 +244,7 @@ fn a_shared_parent_is_unlocked_before_the_node_that_was_split() {
     let (hop, parent) = find(tree, ctx, &bytes, LEVEL);
     let unlocked = Rc::new(RefCell::new(Vec::new()));
     let seen = Rc::clone(&unlocked);
-    client.ep.follow(move |verb, at| {
+    script(&client).follow(move |verb, at| {
         if verb == Verb::Chain {
             seen.borrow_mut().push(at);
         }

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 
 use pando_dex::layout::Layout;
 use pando_dex::{Answers, Ctx, ScanRange, Swapped, Tree, partition_of};
-use pando_fabric::{Endpoint, Fabric};
+use pando_fabric::{DynEndpoint, Endpoint, Fabric};
 
 use super::{Client, Cluster};
 
@@ -45,7 +45,7 @@ impl Load {
 }
 
 /// All operations of one slot. The slot owns the keys that are `owner` modulo the number of slots.
-pub async fn work<L: Layout, E: Endpoint, F: Fabric>(client: &Client<'_, L, E, F>, load: &Load, owner: u64) {
+pub async fn work<L: Layout>(client: &Client<'_, L>, load: &Load, owner: u64) {
     let owners = load.threads * load.slots;
     let mut model = BTreeMap::new();
     let own = (owner..load.keys).step_by(owners as usize).filter(|_| load.fill);
@@ -64,21 +64,18 @@ pub async fn work<L: Layout, E: Endpoint, F: Fabric>(client: &Client<'_, L, E, F
     }
 }
 
-fn place<'c, L: Layout, E: Endpoint, F: Fabric>(
-    client: &'c Client<'_, L, E, F>,
-    k: u64,
-) -> (&'c Tree<L>, Ctx<'c, E>) {
-    client.server(partition_of(&client.cluster.boundaries, &key(k)))
+fn place<'c, L: Layout>(client: &'c Client<'_, L>, k: u64) -> (&'c Tree<L>, Ctx<'c, DynEndpoint>) {
+    client.server(partition_of(client.boundaries, &key(k)))
 }
 
-async fn get<L: Layout, E: Endpoint, F: Fabric>(client: &Client<'_, L, E, F>, k: u64) -> Option<Vec<u8>> {
+async fn get<L: Layout>(client: &Client<'_, L>, k: u64) -> Option<Vec<u8>> {
     let (tree, ctx) = place(client, k);
     let mut out = Vec::new();
     tree.get(ctx, &key(k), &mut out).await.unwrap().then_some(out)
 }
 
-async fn step<L: Layout, E: Endpoint, F: Fabric>(
-    client: &Client<'_, L, E, F>,
+async fn step<L: Layout>(
+    client: &Client<'_, L>,
     load: &Load,
     model: &mut BTreeMap<u64, Vec<u8>>,
     owner: u64,
@@ -125,11 +122,7 @@ async fn step<L: Layout, E: Endpoint, F: Fabric>(
 
 /// Scans from a key to the end of its compute server's keys and back. The keys of this slot do not change
 /// meanwhile, so the scan must return all of them.
-async fn scan<L: Layout, E: Endpoint, F: Fabric>(
-    client: &Client<'_, L, E, F>,
-    model: &BTreeMap<u64, Vec<u8>>,
-    start: u64,
-) {
+async fn scan<L: Layout>(client: &Client<'_, L>, model: &BTreeMap<u64, Vec<u8>>, start: u64) {
     let (tree, ctx) = place(client, start);
     let low = key(start);
     let limit = if start.is_multiple_of(3) { 200 } else { 30 };
@@ -159,12 +152,7 @@ async fn scan<L: Layout, E: Endpoint, F: Fabric>(
 }
 
 /// Looks up keys of this slot together with neighbouring keys.
-async fn multi_get<L: Layout, E: Endpoint, F: Fabric>(
-    client: &Client<'_, L, E, F>,
-    load: &Load,
-    model: &BTreeMap<u64, Vec<u8>>,
-    own: u64,
-) {
+async fn multi_get<L: Layout>(client: &Client<'_, L>, load: &Load, model: &BTreeMap<u64, Vec<u8>>, own: u64) {
     let owners = load.threads * load.slots;
     let (tree, ctx) = place(client, own);
     let keys: Vec<u64> = (0..20)

@@ -19,8 +19,8 @@ use pando_dex::layout::fixed::FixedLayout;
 use pando_dex::{
     Answers, BulkLoad, Ctx, DexError, KeyRange, ScanRange, Swapped, Tree, TreeConfig, partition_of,
 };
-use pando_fabric::{Endpoint, Fabric};
-use pando_fabric_local::{LocalConfig, LocalEndpoint, LocalFabric};
+use pando_fabric::{DynEndpoint, Endpoint, Fabric};
+use pando_fabric_local::{LocalConfig, LocalFabric};
 use pando_pool::{Pool, PoolOptions};
 use pando_rt::block_on;
 
@@ -76,12 +76,12 @@ impl<L: Layout> Cluster<L> {
     }
 
     /// A client whose READs are pending up to `delay_max` times.
-    pub fn observed(&self, seed: u64, delay_max: u64) -> Client<'_, L, Observed> {
+    pub fn observed(&self, seed: u64, delay_max: u64) -> Client<'_, L> {
         self.client_of(Observed::new(self.fabric.endpoint(seed).unwrap(), delay_max))
     }
 }
 
-impl<L: Layout, F: Fabric> Cluster<L, F> {
+impl<L: Layout, F: Fabric<Endpoint: 'static>> Cluster<L, F> {
     /// [`Cluster::loaded`] on any fabric.
     pub fn loaded_on(
         fabric: F,
@@ -104,7 +104,7 @@ impl<L: Layout, F: Fabric> Cluster<L, F> {
         cache: impl Fn(&mut CacheConfig),
         tune: impl Fn(&mut TreeConfig),
     ) -> Self {
-        let ep = fabric.endpoint(1).unwrap();
+        let ep = DynEndpoint::new(fabric.endpoint(1).unwrap());
         let pool = block_on(&ep, Pool::create(&ep, PoolOptions::embedded())).unwrap();
         let root = block_on(&ep, Tree::create(&ep, &pool, layout, INDEX, boundaries)).unwrap();
         if !entries.is_empty() {
@@ -125,25 +125,25 @@ impl<L: Layout, F: Fabric> Cluster<L, F> {
 
     /// Adds a compute server without keys, configured like the first one.
     pub fn add_server(&mut self, cache: impl Fn(&mut CacheConfig)) {
-        let ep = self.fabric.endpoint(2).unwrap();
+        let ep = DynEndpoint::new(self.fabric.endpoint(2).unwrap());
         let mut config = self.trees[0].config().clone();
         config.range = KeyRange::none();
         let tree = open(&ep, &self.pool, self.trees[0].layout(), &cache, config);
         self.trees.push(tree);
     }
 
-    pub fn client(&self, seed: u64) -> Client<'_, L, F::Endpoint, F> {
+    pub fn client(&self, seed: u64) -> Client<'_, L> {
         self.client_of(self.fabric.endpoint(seed).unwrap())
     }
 
-    pub fn client_of<E: Endpoint>(&self, ep: E) -> Client<'_, L, E, F> {
+    pub fn client_of(&self, ep: impl Endpoint + 'static) -> Client<'_, L> {
         let workers = self.trees.iter().map(|tree| tree.cache().worker()).collect();
-        Client { cluster: self, ep, workers }
+        Client { trees: &self.trees, boundaries: &self.boundaries, ep: DynEndpoint::new(ep), workers }
     }
 
     /// All violations that an audit finds, including leaks.
     pub fn audit(&self) -> Vec<String> {
-        let ep = self.fabric.endpoint(99).unwrap();
+        let ep = DynEndpoint::new(self.fabric.endpoint(99).unwrap());
         let trees: Vec<_> = self.trees.iter().collect();
         let report = block_on(&ep, audit(&ep, &trees)).unwrap();
         let mut wrong = report.violations.clone();
@@ -153,7 +153,7 @@ impl<L: Layout, F: Fabric> Cluster<L, F> {
 }
 
 fn open<L: Layout>(
-    ep: &impl Endpoint,
+    ep: &DynEndpoint,
     pool: &Pool,
     layout: L,
     cache: &impl Fn(&mut CacheConfig),
@@ -170,19 +170,25 @@ fn open<L: Layout>(
 }
 
 /// One thread's access to all compute servers of a cluster.
-pub struct Client<'c, L: Layout, E: Endpoint = LocalEndpoint, F: Fabric = LocalFabric> {
-    pub cluster: &'c Cluster<L, F>,
-    pub ep: E,
+pub struct Client<'c, L: Layout> {
+    pub trees: &'c [Tree<L>],
+    pub boundaries: &'c [Vec<u8>],
+    pub ep: DynEndpoint,
     pub workers: Vec<CacheWorker>,
 }
 
-impl<L: Layout, E: Endpoint, F: Fabric> Client<'_, L, E, F> {
-    fn route(&self, key: &[u8]) -> (&Tree<L>, Ctx<'_, E>) {
-        self.server(partition_of(&self.cluster.boundaries, key))
+impl<L: Layout> Client<'_, L> {
+    /// The endpoint of a client that [`Cluster::observed`] made.
+    pub fn observed(&self) -> &Observed {
+        self.ep.as_type()
     }
 
-    pub fn server(&self, i: usize) -> (&Tree<L>, Ctx<'_, E>) {
-        (&self.cluster.trees[i], Ctx { ep: &self.ep, worker: &self.workers[i] })
+    fn route(&self, key: &[u8]) -> (&Tree<L>, Ctx<'_, DynEndpoint>) {
+        self.server(partition_of(self.boundaries, key))
+    }
+
+    pub fn server(&self, i: usize) -> (&Tree<L>, Ctx<'_, DynEndpoint>) {
+        (&self.trees[i], Ctx { ep: &self.ep, worker: &self.workers[i] })
     }
 
     pub fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>, DexError> {
@@ -194,8 +200,8 @@ impl<L: Layout, E: Endpoint, F: Fabric> Client<'_, L, E, F> {
     /// Looks up keys at one server after the other, in key order.
     pub fn multi_get(&self, keys: &[Vec<u8>]) -> Result<Vec<Option<Vec<u8>>>, DexError> {
         let mut found = vec![None; keys.len()];
-        for i in 0..self.cluster.trees.len() {
-            let own = (0..keys.len()).filter(|&k| partition_of(&self.cluster.boundaries, &keys[k]) == i);
+        for i in 0..self.trees.len() {
+            let own = (0..keys.len()).filter(|&k| partition_of(self.boundaries, &keys[k]) == i);
             let own: Vec<_> = own.collect();
             let wanted: Vec<_> = own.iter().map(|&k| &keys[k]).collect();
             let ((tree, ctx), mut answers) = (self.server(i), Answers::default());
@@ -242,7 +248,7 @@ impl<L: Layout, E: Endpoint, F: Fabric> Client<'_, L, E, F> {
         mut meddle: impl FnMut(&Entries),
     ) -> Result<Entries, DexError> {
         let mut found = Vec::new();
-        let servers = self.cluster.trees.len();
+        let servers = self.trees.len();
         for i in 0..servers {
             let (tree, ctx) = self.server(if range.reverse { servers - 1 - i } else { i });
             let part = ScanRange { limit: range.limit - found.len(), ..*range };
@@ -259,9 +265,9 @@ impl<L: Layout, E: Endpoint, F: Fabric> Client<'_, L, E, F> {
     }
 }
 
-impl<L: Layout, E: Endpoint, F: Fabric> Drop for Client<'_, L, E, F> {
+impl<L: Layout> Drop for Client<'_, L> {
     fn drop(&mut self) {
-        for (tree, worker) in self.cluster.trees.iter().zip(&self.workers) {
+        for (tree, worker) in self.trees.iter().zip(&self.workers) {
             tree.cache().retire(worker);
         }
     }

@@ -7,8 +7,8 @@ use std::rc::Rc;
 
 use pando_fabric::sectors::Sectors;
 use pando_fabric::{
-    Chain, ChainVerb, Endpoint, EndpointState, GlobalAddr, MemoryServerId, Nanos, PageBuf, RegionInfo,
-    Request, Result, VerbResult,
+    Chain, ChainVerb, DynEndpoint, Endpoint, EndpointState, GlobalAddr, MemoryServerId, Nanos, PageBuf,
+    RegionInfo, Result, VerbResult,
 };
 use pando_fabric_local::LocalEndpoint;
 
@@ -146,8 +146,8 @@ impl Endpoint for Mortal {
         self.word(verb).await
     }
 
-    async fn call<R: Request>(&self, server: MemoryServerId, request: &R) -> Result<R::Reply> {
-        self.inner.call(server, request).await
+    async fn call_bytes(&self, server: MemoryServerId, op: u16, body: Vec<u8>) -> Result<Vec<u8>> {
+        self.inner.call_bytes(server, op, body).await
     }
 
     async fn reserve(&self, at: GlobalAddr, len: u64) -> Result<()> {
@@ -181,9 +181,9 @@ impl Endpoint for Mortal {
 }
 
 /// Polls futures in random order until all have ended or the process is dead.
-pub fn run(ep: &Mortal, mut slots: Vec<std::pin::Pin<Box<dyn Future<Output = ()> + '_>>>) {
+pub fn run(ep: &DynEndpoint, mut slots: Vec<std::pin::Pin<Box<dyn Future<Output = ()> + '_>>>) {
     let mut context = std::task::Context::from_waker(std::task::Waker::noop());
-    while !slots.is_empty() && !ep.is_dead() {
+    while !slots.is_empty() && !ep.as_type::<Mortal>().is_dead() {
         let at = ep.random() as usize % slots.len();
         ep.enter_slot(at as u32);
         if slots[at].as_mut().poll(&mut context).is_ready() {
@@ -193,7 +193,7 @@ pub fn run(ep: &Mortal, mut slots: Vec<std::pin::Pin<Box<dyn Future<Output = ()>
 }
 
 /// Polls one future until it has ended or the process is dead.
-pub fn run_one<T>(ep: &Mortal, work: impl Future<Output = T>) -> Option<T> {
+pub fn run_one<T>(ep: &DynEndpoint, work: impl Future<Output = T>) -> Option<T> {
     let done = Cell::new(None);
     run(ep, vec![Box::pin(async { done.set(Some(work.await)) })]);
     done.into_inner()

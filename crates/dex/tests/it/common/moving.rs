@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 
 use pando_dex::layout::Layout;
 use pando_dex::{Answers, Ctx, DexError, KeyRange, Leaving, ScanRange, Tree};
-use pando_fabric::{Endpoint, Fabric};
+use pando_fabric::{DynEndpoint, Endpoint};
 
 use super::Client;
 use super::load::key;
@@ -110,8 +110,8 @@ fn number(load: &MovingLoad, k: u64, bytes: &[u8]) -> u64 {
 }
 
 /// One slot.
-struct Slot<'c, L: Layout, E: Endpoint, F: Fabric> {
-    client: &'c Client<'c, L, E, F>,
+struct Slot<'c, L: Layout> {
+    client: &'c Client<'c, L>,
     book: &'c Book,
     load: &'c MovingLoad,
     /// Number of the next value.
@@ -119,12 +119,7 @@ struct Slot<'c, L: Layout, E: Endpoint, F: Fabric> {
 }
 
 /// All operations of slot `owner`, which changes the keys that are `owner` modulo the number of slots.
-pub async fn work<L: Layout, E: Endpoint, F: Fabric>(
-    client: &Client<'_, L, E, F>,
-    book: &Book,
-    load: &MovingLoad,
-    owner: u64,
-) {
+pub async fn work<L: Layout>(client: &Client<'_, L>, book: &Book, load: &MovingLoad, owner: u64) {
     let slot = Slot { client, book, load, n: Cell::new(1) };
     for _ in 0..load.operations {
         slot.step(owner).await;
@@ -135,13 +130,13 @@ pub async fn work<L: Layout, E: Endpoint, F: Fabric>(
     book.working.fetch_sub(1, SeqCst);
 }
 
-impl<'c, L: Layout, E: Endpoint, F: Fabric> Slot<'c, L, E, F> {
+impl<'c, L: Layout> Slot<'c, L> {
     /// The compute server that owns the key; waits while it has no owner.
-    async fn place(&self, k: u64) -> (&'c Tree<L>, Ctx<'c, E>) {
+    async fn place(&self, k: u64) -> (&'c Tree<L>, Ctx<'c, DynEndpoint>) {
         let ep = &self.client.ep;
         let started = ep.now();
         loop {
-            let trees = self.client.cluster.trees.iter();
+            let trees = self.client.trees.iter();
             if let Some(i) = trees.clone().position(|tree| tree.range().contains(&key(k))) {
                 return self.client.server(i);
             }
@@ -292,7 +287,7 @@ impl<'c, L: Layout, E: Endpoint, F: Fabric> Slot<'c, L, E, F> {
         &self,
         next: &Bound<Vec<u8>>,
         reverse: bool,
-    ) -> Option<(&'c Tree<L>, Ctx<'c, E>)> {
+    ) -> Option<(&'c Tree<L>, Ctx<'c, DynEndpoint>)> {
         loop {
             let starts = |own: KeyRange| match next {
                 Bound::Included(key) => own.contains(key),
@@ -302,7 +297,7 @@ impl<'c, L: Layout, E: Endpoint, F: Fabric> Slot<'c, L, E, F> {
                 }
                 _ => panic!("no scan goes on at {next:?}"),
             };
-            if let Some(i) = self.client.cluster.trees.iter().position(|tree| starts(tree.range())) {
+            if let Some(i) = self.client.trees.iter().position(|tree| starts(tree.range())) {
                 return Some(self.client.server(i));
             }
             self.client.ep.yield_now().await;
@@ -311,18 +306,14 @@ impl<'c, L: Layout, E: Endpoint, F: Fabric> Slot<'c, L, E, F> {
 }
 
 /// Moves boundaries back and forth as long as slots work.
-pub async fn move_about<L: Layout, E: Endpoint, F: Fabric>(
-    client: &Client<'_, L, E, F>,
-    book: &Book,
-    load: &MovingLoad,
-) {
+pub async fn move_about<L: Layout>(client: &Client<'_, L>, book: &Book, load: &MovingLoad) {
     let ep = &client.ep;
     while book.working.load(SeqCst) > 0 {
         for _ in 0..load.rest {
             ep.yield_now().await;
         }
         let (from, to) = {
-            let i = (ep.random() >> 33) as usize % (client.cluster.trees.len() - 1);
+            let i = (ep.random() >> 33) as usize % (client.trees.len() - 1);
             if ep.random() >> 40 & 1 == 0 { (i, i + 1) } else { (i + 1, i) }
         };
         if book.busy[from].swap(true, SeqCst) {
@@ -336,13 +327,7 @@ pub async fn move_about<L: Layout, E: Endpoint, F: Fabric>(
     }
 }
 
-async fn move_one<L: Layout, E: Endpoint, F: Fabric>(
-    client: &Client<'_, L, E, F>,
-    book: &Book,
-    load: &MovingLoad,
-    from: usize,
-    to: usize,
-) {
+async fn move_one<L: Layout>(client: &Client<'_, L>, book: &Book, load: &MovingLoad, from: usize, to: usize) {
     let ep = &client.ep;
     let (source, ctx) = client.server(from);
     let own = source.range();
@@ -387,7 +372,7 @@ async fn move_one<L: Layout, E: Endpoint, F: Fabric>(
     book.moves.fetch_add(1, SeqCst);
 }
 
-async fn abandon<L: Layout, E: Endpoint>(ctx: Ctx<'_, E>, book: &Book, leaving: Leaving<'_, L>) {
+async fn abandon<L: Layout>(ctx: Ctx<'_, DynEndpoint>, book: &Book, leaving: Leaving<'_, L>) {
     leaving.abandon(ctx).await.unwrap();
     book.abandoned.fetch_add(1, SeqCst);
 }

@@ -6,7 +6,7 @@
 use std::cell::{Cell, RefCell};
 
 use pando_fabric::{
-    Chain, Endpoint, EndpointState, GlobalAddr, MemoryServerId, Nanos, PageBuf, RegionInfo, Request, Result,
+    Chain, Endpoint, EndpointState, GlobalAddr, MemoryServerId, Nanos, PageBuf, RegionInfo, Result,
     VerbResult, Work,
 };
 use pando_fabric_local::LocalEndpoint;
@@ -103,8 +103,8 @@ impl Endpoint for Observed {
         self.inner.submit(chain).await
     }
 
-    async fn call<R: Request>(&self, server: MemoryServerId, request: &R) -> Result<R::Reply> {
-        self.inner.call(server, request).await
+    async fn call_bytes(&self, server: MemoryServerId, op: u16, body: Vec<u8>) -> Result<Vec<u8>> {
+        self.inner.call_bytes(server, op, body).await
     }
 
     async fn reserve(&self, at: GlobalAddr, len: u64) -> Result<()> {

@@ -12,7 +12,7 @@ use std::time::Instant;
 
 use pando_fabric::{
     Chain, ChainVerb, Endpoint, EndpointState, FabricError, GlobalAddr, MemoryServerId, Nanos, PageBuf,
-    RegionInfo, Request, Result, VerbResult, yield_once,
+    RegionInfo, Result, VerbResult, yield_once,
 };
 use pando_pool::{AttachOptions, IsAlive, ProcessIdentity};
 
@@ -310,7 +310,7 @@ impl Endpoint for Ep {
         self.answer(at, executed?)
     }
 
-    async fn call<R: Request>(&self, _server: MemoryServerId, _request: &R) -> Result<R::Reply> {
+    async fn call_bytes(&self, _: MemoryServerId, _: u16, _: Vec<u8>) -> Result<Vec<u8>> {
         unimplemented!("the pool needs no processor of a memory server")
     }
 
