@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use std::time::{Duration, SystemTime};
 
 use clap::{Args, Subcommand};
-use pando::backup::{self, Backup, BackupError, BackupOptions, RestoreOptions};
+use pando::backup::{self, Backup, BackupError, BackupOptions, Destination, RestoreOptions};
 use pando::{BulkOptions, Error};
 use pando_lab::units;
 use serde_json::{Value, json};
@@ -33,8 +33,9 @@ pub enum BackupCommand {
 
 #[derive(Args, Debug)]
 pub struct CreateArgs {
-    /// Directory of the backups; it is created if it is not there
-    destination: PathBuf,
+    /// Directory of the backups, which is created if it is not there; or s3://BUCKET/PREFIX in a program that was built with the
+    /// feature object-store, with the variables AWS_* of the environment
+    destination: Destination,
     #[command(flatten)]
     pool: PoolArgs,
     /// Leave out Elf tables, which a backup cannot hold
@@ -44,8 +45,8 @@ pub struct CreateArgs {
 
 #[derive(Args, Debug)]
 pub struct ListArgs {
-    /// Directory of the backups
-    destination: PathBuf,
+    /// Directory of the backups, or s3://BUCKET/PREFIX
+    destination: Destination,
     /// Write the list as JSON to a file, or to standard output
     #[arg(long, value_name = "FILE|-")]
     json: Option<PathBuf>,
@@ -53,8 +54,8 @@ pub struct ListArgs {
 
 #[derive(Args, Debug)]
 pub struct VerifyArgs {
-    /// Directory of the backups
-    destination: PathBuf,
+    /// Directory of the backups, or s3://BUCKET/PREFIX
+    destination: Destination,
     /// The backup [default: the last complete one]
     #[arg(long, value_name = "ID")]
     backup: Option<String>,
@@ -62,8 +63,8 @@ pub struct VerifyArgs {
 
 #[derive(Args, Debug)]
 pub struct RestoreArgs {
-    /// Directory of the backups
-    destination: PathBuf,
+    /// Directory of the backups, or s3://BUCKET/PREFIX
+    destination: Destination,
     #[command(flatten)]
     pool: PoolArgs,
     #[command(flatten)]

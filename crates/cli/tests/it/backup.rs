@@ -3,6 +3,8 @@
 use serde_json::Value;
 
 use crate::common::{Place, word_list};
+#[cfg(feature = "object-store")]
+use crate::common::{ran, words};
 
 /// A pool with two indexes and a backup of it; returns the id.
 fn backed_up(place: &Place) -> String {
@@ -41,6 +43,39 @@ fn a_pool_comes_back_from_its_backup() {
     let second = place.ok("backup create backups --pool r.pando");
     assert!(second.contains(" entries of 1 index (sold), "), "{second}");
     assert_eq!(place.ok("backup list backups").lines().count(), 3);
+}
+
+#[cfg(feature = "object-store")]
+#[test]
+fn a_backup_in_an_object_store_comes_back() {
+    let (place, store) = (Place::new(), crate::fake_s3::FakeS3::start());
+    place.write("words.txt", word_list(5_000));
+    place.ok("load words.txt --pool p.pando --index words");
+    let environment: Vec<_> =
+        store.options().map(|(name, value)| (name.to_ascii_uppercase(), value)).into_iter().collect();
+    let run = |arguments: &str| {
+        let mut command = place.command(words(arguments));
+        ran(command.envs(environment.iter().cloned()).output().expect("it runs"))
+    };
+    assert_eq!(run("backup list s3://bucket/here").stderr, "pando: there is no backup in s3://bucket/here\n");
+    let made = run("backup create s3://bucket/here --pool p.pando");
+    assert!(made.status == 0 && made.stdout.contains(" entries of 1 index (words), "), "{made:?}");
+    assert_eq!(run("backup list s3://bucket/here/").stdout.lines().count(), 2);
+    assert_eq!(run("backup verify s3://bucket/here").status, 0);
+    assert_eq!(run("backup restore s3://bucket/here --pool q.pando").status, 0);
+    assert_eq!(place.ok("scan --pool q.pando --index words --keys-only"), place.sorted("words.txt"));
+    store.refuse_from(0);
+    let refused = run("backup create s3://bucket/here --pool p.pando");
+    assert_eq!((refused.status, refused.stderr.lines().count()), (1, 1), "{}", refused.stderr);
+}
+
+#[cfg(not(feature = "object-store"))]
+#[test]
+fn an_object_store_needs_a_feature() {
+    let refused = Place::new().refused("backup list s3://bucket/here", 2);
+    assert!(refused.contains("built with the feature `object-store`"), "{refused}");
+    let refused = Place::new().refused("backup list gs://bucket/here", 2);
+    assert!(refused.contains("it must be a directory"), "{refused}");
 }
 
 #[test]

@@ -12,7 +12,6 @@
 //! - *for reading*: no process has any of the indexes open for writing, before and after all scans, and their
 //!   records in the catalog have not changed. A writer would have changed them.
 
-use std::path::Path;
 use std::sync::mpsc::sync_channel;
 use std::thread;
 use std::time::SystemTime;
@@ -26,7 +25,7 @@ use pando_rt::block_on;
 
 use super::changes::{Changes, Runs, Taps, write_runs};
 use super::data::{DataReader, DataWriter, Extent};
-use super::files::{Files, Result as FileResult};
+use super::files::{Destination, Files, Result as FileResult};
 use super::manifest::{IndexPart, Manifest, file_name};
 use super::merge::{Source, merge};
 use super::utc::Utc;
@@ -84,7 +83,11 @@ impl Cluster {
     /// backup under way. [`Error::SessionsOpen`] and [`Error::Busy`] for an index without a log;
     /// [`Error::NotAllOwned`], [`Error::PartitionOwned`] and [`Error::OpenForWriting`] if another process works on an
     /// index. Nothing is left in the destination then.
-    pub fn backup(&self, destination: &Path, options: &BackupOptions<'_>) -> Result<Backup> {
+    pub fn backup(&self, destination: impl Into<Destination>, options: &BackupOptions<'_>) -> Result<Backup> {
+        self.back_up(&destination.into(), options)
+    }
+
+    fn back_up(&self, destination: &Destination, options: &BackupOptions<'_>) -> Result<Backup> {
         self.shared.check_open()?;
         if self.shared.looking() {
             let text = "what is opened for looking only may be incomplete, and is not backed up";

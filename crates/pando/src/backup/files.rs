@@ -1,161 +1,236 @@
-//! All access to the files of backups: a sub-directory of a destination for each backup.
+//! The files of backups, wherever they are.
 //!
-//! The manifest is written last, under another name, persisted and renamed, so a directory without one is an
-//! incomplete backup. Another kind of store would take the place of this module.
+//! A [`Store`] is a kind of place for backups: a [`Directory`], or with the feature `object-store` a bucket. It knows files by the id of
+//! their backup and a name, and its errors are those of the system; here they become [`BackupError`]s that name the file. A backup
+//! is complete once it has a manifest, which is written last.
 
-use std::fs::{self, File, OpenOptions};
-use std::io::{self, ErrorKind, Write};
-use std::os::unix::fs::FileExt;
+use std::fmt;
+use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
+use std::str::FromStr;
+use std::sync::Arc;
 
+use super::directory::Directory;
+#[cfg(feature = "object-store")]
+use super::objects::Bucket;
 use crate::error::BackupError;
 
 pub(super) type Result<T, E = BackupError> = std::result::Result<T, E>;
 
-/// Name of the manifest, and the one that it has until it is whole.
+/// Name of the manifest.
 pub(super) const MANIFEST: &str = "manifest";
-const MANIFEST_PART: &str = "manifest.part";
+
+/// A place for backups.
+pub(super) trait Store: fmt::Debug + Send + Sync {
+    /// What errors call it.
+    fn place(&self) -> &Path;
+
+    /// Names of what may be backups; an error of kind `NotFound` if the place is not there.
+    fn names(&self) -> io::Result<Vec<String>>;
+
+    /// Prepares the place for a new backup.
+    fn create(&self, id: &str) -> io::Result<()>;
+
+    /// Begins a new file.
+    fn begin(&self, id: &str, name: &str) -> io::Result<Box<dyn Sink>>;
+
+    fn open(&self, id: &str, name: &str) -> io::Result<Box<dyn Source>>;
+
+    fn rename(&self, id: &str, from: &str, to: &str) -> io::Result<()>;
+
+    fn remove(&self, id: &str, name: &str) -> io::Result<()>;
+
+    /// Writes the manifest, whole or not at all. All other files have been ended.
+    fn complete(&self, id: &str, manifest: &[u8]) -> io::Result<()>;
+
+    /// Bytes of the manifest; an error of kind `NotFound` if there is none.
+    fn manifest(&self, id: &str) -> io::Result<Vec<u8>>;
+
+    /// Removes a backup that failed. What cannot be removed stays as an incomplete backup.
+    fn discard(&self, id: &str);
+}
+
+/// A file that is being written.
+pub(super) trait Sink: Send {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<()>;
+
+    /// Ends the file, and waits until it outlasts a crash. Without it the file may be missing, or a part of it.
+    fn end(self: Box<Self>) -> io::Result<()>;
+}
+
+/// A file that is being read, by any number of threads.
+pub(super) trait Source: Send + Sync {
+    fn len(&self) -> io::Result<u64>;
+
+    /// Fills `bytes` from `offset` on; an error of kind `UnexpectedEof` if the file ends before.
+    fn read(&self, offset: u64, bytes: &mut [u8]) -> io::Result<()>;
+}
+
+/// Where backups are: a directory or, with the feature `object-store`, a place in an object store that speaks the protocol of S3.
+///
+/// A text is a directory's path or `s3://BUCKET/PREFIX`. The environment names the object store and its user, in the variables
+/// that Amazon's tools have: `AWS_REGION`, `AWS_ACCESS_KEY_ID`, `AWS_SECRET_ACCESS_KEY`; `AWS_ENDPOINT_URL` for another store, and
+/// `AWS_ALLOW_HTTP=true` if that is reached without TLS.
+#[derive(Clone, Debug)]
+pub struct Destination(Arc<dyn Store>);
+
+impl From<PathBuf> for Destination {
+    fn from(directory: PathBuf) -> Self {
+        Self(Arc::new(Directory(directory)))
+    }
+}
+
+impl<P: AsRef<Path> + ?Sized> From<&P> for Destination {
+    fn from(directory: &P) -> Self {
+        directory.as_ref().to_owned().into()
+    }
+}
+
+impl From<&Destination> for Destination {
+    fn from(destination: &Destination) -> Self {
+        destination.clone()
+    }
+}
+
+impl FromStr for Destination {
+    type Err = BackupError;
+
+    fn from_str(text: &str) -> Result<Self> {
+        match text.split_once("://") {
+            None => Ok(Path::new(text).into()),
+            #[cfg(feature = "object-store")]
+            Some(("s3", _)) => Self::in_object_store(text, &[]),
+            Some((scheme, _)) => Err(BackupError::Scheme { url: text.to_owned(), scheme: scheme.to_owned() }),
+        }
+    }
+}
+
+impl Destination {
+    /// A place in an object store, by a URL `s3://BUCKET/PREFIX`. `options` come before the environment; their names are its
+    /// variables' in small letters, like `aws_endpoint_url`. Nothing is sent yet.
+    ///
+    /// # Errors
+    /// A URL without a bucket; an unknown option; options that make no sense together.
+    #[cfg(feature = "object-store")]
+    pub fn in_object_store(url: &str, options: &[(&str, &str)]) -> Result<Self> {
+        Ok(Self(Arc::new(Bucket::open(url, options)?)))
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        self.0.place()
+    }
+
+    /// Names of what may be backups.
+    ///
+    /// # Errors
+    /// [`BackupError::NoBackup`] if the place is not there; one that cannot be read.
+    pub(super) fn names(&self) -> Result<Vec<String>> {
+        let mut names = self.0.names().map_err(|error| match error.kind() {
+            ErrorKind::NotFound => BackupError::NoBackup { path: self.path().to_owned() },
+            _ => cannot("read", self.path())(error),
+        })?;
+        names.sort();
+        Ok(names)
+    }
+}
 
 /// Error of an `action` on `path`.
-fn cannot(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> BackupError {
+pub(super) fn cannot(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> BackupError {
     move |error| BackupError::File { action, path: path.to_owned(), error }
 }
 
-fn persist_directory(path: &Path) -> Result<()> {
-    File::open(path).and_then(|directory| directory.sync_all()).map_err(cannot("persist", path))
-}
-
-/// Names of the sub-directories of a destination.
-///
-/// # Errors
-/// [`BackupError::NoBackup`] if it does not exist; a destination that cannot be read.
-pub(super) fn sub_directories(destination: &Path) -> Result<Vec<String>> {
-    let failed = |error: io::Error| match error.kind() {
-        ErrorKind::NotFound => BackupError::NoBackup { path: destination.to_owned() },
-        _ => cannot("read", destination)(error),
-    };
-    let mut names = Vec::new();
-    for entry in fs::read_dir(destination).map_err(failed)? {
-        let entry = entry.map_err(failed)?;
-        if entry.path().is_dir()
-            && let Ok(name) = entry.file_name().into_string()
-        {
-            names.push(name);
-        }
-    }
-    names.sort();
-    Ok(names)
-}
-
-/// The directory of one backup.
+/// The files of one backup.
 #[derive(Debug)]
 pub(super) struct Files {
-    directory: PathBuf,
+    store: Arc<dyn Store>,
+    id: String,
+    path: PathBuf,
 }
 
 impl Files {
     /// Those of an existing backup.
-    pub fn of(destination: &Path, id: &str) -> Self {
-        Self { directory: destination.join(id) }
+    pub fn of(destination: &Destination, id: &str) -> Self {
+        let path = destination.path().join(id);
+        Self { store: Arc::clone(&destination.0), id: id.to_owned(), path }
     }
 
-    /// Creates the directory, and the destination if it is not there.
-    pub fn create(destination: &Path, id: &str) -> Result<Self> {
-        match fs::create_dir(destination) {
-            Ok(()) => match destination.parent() {
-                Some(parent) if parent.as_os_str().is_empty() => persist_directory(Path::new("."))?,
-                parent => parent.map_or(Ok(()), persist_directory)?,
-            },
-            Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
-            Err(error) => return Err(cannot("create", destination)(error)),
-        }
+    /// Those of a new one.
+    pub fn create(destination: &Destination, id: &str) -> Result<Self> {
         let files = Self::of(destination, id);
-        fs::create_dir(&files.directory).map_err(cannot("create", &files.directory))?;
-        persist_directory(destination)?;
+        files.store.create(id).map_err(cannot("create", &files.path))?;
         Ok(files)
     }
 
     pub fn path(&self) -> &Path {
-        &self.directory
+        &self.path
     }
 
     pub fn path_of(&self, name: &str) -> PathBuf {
-        self.directory.join(name)
+        self.path.join(name)
     }
 
-    /// Begins a new file.
     pub fn begin(&self, name: &str) -> Result<Output> {
         let path = self.path_of(name);
-        let file = OpenOptions::new().write(true).create_new(true).open(&path);
-        Ok(Output { file: file.map_err(cannot("create", &path))?, path })
+        let sink = self.store.begin(&self.id, name).map_err(cannot("create", &path))?;
+        Ok(Output { sink, path })
     }
 
     pub fn open(&self, name: &str) -> Result<Input> {
         let path = self.path_of(name);
-        let opened = File::open(&path).and_then(|file| Ok((file.metadata()?.len(), file)));
-        let (len, file) = opened.map_err(cannot("read", &path))?;
-        Ok(Input { path, file, len })
+        let opened = self.store.open(&self.id, name).and_then(|source| Ok((source.len()?, source)));
+        let (len, source) = opened.map_err(cannot("read", &path))?;
+        Ok(Input { path, source, len })
     }
 
     pub fn rename(&self, from: &str, to: &str) -> Result<()> {
-        let from = self.path_of(from);
-        fs::rename(&from, self.path_of(to)).map_err(cannot("rename", &from))
+        self.store.rename(&self.id, from, to).map_err(cannot("rename", &self.path_of(from)))
     }
 
     pub fn remove(&self, name: &str) -> Result<()> {
-        let path = self.path_of(name);
-        fs::remove_file(&path).map_err(cannot("remove", &path))
+        self.store.remove(&self.id, name).map_err(cannot("remove", &self.path_of(name)))
     }
 
-    /// Writes the manifest, which completes the backup. All other files are persisted.
+    /// Writes the manifest, which completes the backup. All other files have been persisted.
     pub fn complete(&self, manifest: &[u8]) -> Result<()> {
-        persist_directory(&self.directory)?;
-        let mut out = self.begin(MANIFEST_PART)?;
-        out.write(manifest)?;
-        out.persist()?;
-        self.rename(MANIFEST_PART, MANIFEST)?;
-        persist_directory(&self.directory)
+        self.store.complete(&self.id, manifest).map_err(cannot("write", &self.path_of(MANIFEST)))
     }
 
     /// Bytes of the manifest; `None` if there is none.
     pub fn manifest(&self) -> Result<Option<Vec<u8>>> {
-        let path = self.path_of(MANIFEST);
-        match fs::read(&path) {
+        match self.store.manifest(&self.id) {
             Ok(bytes) => Ok(Some(bytes)),
             Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
-            Err(error) => Err(cannot("read", &path)(error)),
+            Err(error) => Err(cannot("read", &self.path_of(MANIFEST))(error)),
         }
     }
 
-    /// Removes a backup that failed. What cannot be removed stays as an incomplete backup.
+    /// Removes a backup that failed.
     pub fn discard(self) {
-        let _ = fs::remove_dir_all(&self.directory);
+        self.store.discard(&self.id);
     }
 }
 
 /// A file that is being written.
-#[derive(Debug)]
 pub(super) struct Output {
-    file: File,
+    sink: Box<dyn Sink>,
     path: PathBuf,
 }
 
 impl Output {
     pub fn write(&mut self, bytes: &[u8]) -> Result<()> {
-        self.file.write_all(bytes).map_err(cannot("write", &self.path))
+        self.sink.write(bytes).map_err(cannot("write", &self.path))
     }
 
-    /// Ends the file, and waits until it is on the disk.
+    /// Ends the file, and waits until it outlasts a crash.
     pub fn persist(self) -> Result<()> {
-        self.file.sync_all().map_err(cannot("write", &self.path))
+        self.sink.end().map_err(cannot("write", &self.path))
     }
 }
 
 /// A file that is being read, by any number of threads.
-#[derive(Debug)]
 pub(super) struct Input {
     path: PathBuf,
-    file: File,
+    source: Box<dyn Source>,
     len: u64,
 }
 
@@ -170,7 +245,7 @@ impl Input {
     /// # Errors
     /// [`BackupError::Damaged`] if the file ends before.
     pub fn read(&self, offset: u64, bytes: &mut [u8]) -> Result<()> {
-        self.file.read_exact_at(bytes, offset).map_err(|error| match error.kind() {
+        self.source.read(offset, bytes).map_err(|error| match error.kind() {
             ErrorKind::UnexpectedEof => self.damaged(self.len, "it is cut short"),
             _ => cannot("read", &self.path)(error),
         })

@@ -2,21 +2,24 @@
 //!
 //! [`Cluster::backup`](crate::Cluster::backup) makes one, while operations run if the indexes have logs. [`list`] shows
 //! those of a destination, [`verify`] reads one to its end, and [`restore`] makes indexes of it in a pool of any shape.
-//! A backup is a sub-directory of the destination; the name of the sub-directory is its id.
+//! A backup is a sub-directory of the destination, or in an object store what is below a prefix; the name of that is its id.
 
 mod changes;
 mod create;
 mod data;
+mod directory;
 mod files;
 mod manifest;
 mod merge;
+#[cfg(feature = "object-store")]
+mod objects;
 mod restore;
 mod utc;
 
-use std::path::Path;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use self::data::Verified;
+pub use self::files::Destination;
 use self::files::Files;
 use self::manifest::{Manifest, file_name};
 use self::utc::Utc;
@@ -134,11 +137,15 @@ fn is_id(name: &str) -> bool {
 ///
 /// # Errors
 /// [`BackupError::NoBackup`]; a destination that cannot be read.
-pub fn list(destination: &Path) -> Result<Vec<Listed>> {
-    let mut ids = files::sub_directories(destination)?;
+pub fn list(destination: impl Into<Destination>) -> Result<Vec<Listed>> {
+    list_of(&destination.into())
+}
+
+fn list_of(destination: &Destination) -> Result<Vec<Listed>> {
+    let mut ids = destination.names()?;
     ids.retain(|name| is_id(name));
     if ids.is_empty() {
-        return Err(BackupError::NoBackup { path: destination.to_owned() }.into());
+        return Err(BackupError::NoBackup { path: destination.path().to_owned() }.into());
     }
     let listed = |id: String| {
         let manifest = Manifest::read(&Files::of(destination, &id));
@@ -151,13 +158,13 @@ pub fn list(destination: &Path) -> Result<Vec<Listed>> {
 ///
 /// # Errors
 /// [`BackupError::NoBackup`], [`BackupError::Unknown`] and [`BackupError::Incomplete`]; a damaged manifest.
-pub fn find(destination: &Path, id: Option<&str>) -> Result<Backup> {
-    chosen(destination, id).map(|(id, manifest)| Backup::of(&id, &manifest))
+pub fn find(destination: impl Into<Destination>, id: Option<&str>) -> Result<Backup> {
+    chosen(&destination.into(), id).map(|(id, manifest)| Backup::of(&id, &manifest))
 }
 
 /// The manifest of a backup; of the last complete one if none is named.
-fn chosen(destination: &Path, id: Option<&str>) -> Result<(String, Manifest)> {
-    let all = list(destination)?;
+fn chosen(destination: &Destination, id: Option<&str>) -> Result<(String, Manifest)> {
+    let all = list_of(destination)?;
     let found = match id {
         Some(id) => all.iter().find(|listed| listed.id == id),
         None => {
@@ -166,8 +173,10 @@ fn chosen(destination: &Path, id: Option<&str>) -> Result<(String, Manifest)> {
             complete.max_by_key(|(moment, _)| *moment).map(|(_, listed)| listed).or(all.last())
         }
     };
-    let unknown =
-        || BackupError::Unknown { id: id.unwrap_or_default().to_owned(), path: destination.to_owned() };
+    let unknown = || BackupError::Unknown {
+        id: id.unwrap_or_default().to_owned(),
+        path: destination.path().to_owned(),
+    };
     let id = &found.ok_or_else(unknown)?.id;
     Ok((id.clone(), Manifest::read(&Files::of(destination, id))?))
 }
@@ -178,9 +187,14 @@ fn chosen(destination: &Path, id: Option<&str>) -> Result<(String, Manifest)> {
 /// # Errors
 /// [`BackupError`] in [`Error::Backup`](crate::Error::Backup): a backup that is not there or incomplete; the first damage,
 /// with its file and byte.
-pub fn verify(destination: &Path, id: Option<&str>, progress: Option<&dyn Fn(u64)>) -> Result<Backup> {
-    let (id, manifest) = chosen(destination, id)?;
-    let files = Files::of(destination, &id);
+pub fn verify(
+    destination: impl Into<Destination>,
+    id: Option<&str>,
+    progress: Option<&dyn Fn(u64)>,
+) -> Result<Backup> {
+    let destination = destination.into();
+    let (id, manifest) = chosen(&destination, id)?;
+    let files = Files::of(&destination, &id);
     let seen = std::cell::Cell::new(0);
     let tell = |entries| {
         seen.set(seen.get() + entries);

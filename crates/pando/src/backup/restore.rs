@@ -3,10 +3,8 @@
 //! All files that are needed are read and checked before anything is changed. The entries are then loaded in bulk. If an
 //! index cannot be filled, all those that were created are dropped again.
 
-use std::path::Path;
-
 use super::data::Verified;
-use super::files::Files;
+use super::files::{Destination, Files};
 use super::manifest::{IndexPart, Manifest, file_name};
 use super::{Backup, chosen};
 use crate::cluster::Cluster;
@@ -34,8 +32,12 @@ pub struct RestoreOptions<'o> {
 /// # Errors
 /// [`BackupError`] in [`Error::Backup`] for a backup that is not there, incomplete or damaged; [`Error::IndexExists`];
 /// a full pool. No index is left behind then.
-pub fn restore(destination: &Path, cluster: &Cluster, options: &RestoreOptions<'_>) -> Result<Backup> {
-    let chosen = Chosen::find(destination, options)?;
+pub fn restore(
+    destination: impl Into<Destination>,
+    cluster: &Cluster,
+    options: &RestoreOptions<'_>,
+) -> Result<Backup> {
+    let chosen = Chosen::find(&destination.into(), options)?;
     chosen.check(cluster)?;
     chosen.read()?.load(cluster, &BulkOptions::default())
 }
@@ -44,8 +46,8 @@ pub fn restore(destination: &Path, cluster: &Cluster, options: &RestoreOptions<'
 ///
 /// # Errors
 /// [`BackupError`] in [`Error::Backup`].
-pub fn prepare(destination: &Path, options: &RestoreOptions<'_>) -> Result<Prepared> {
-    Chosen::find(destination, options)?.read()
+pub fn prepare(destination: impl Into<Destination>, options: &RestoreOptions<'_>) -> Result<Prepared> {
+    Chosen::find(&destination.into(), options)?.read()
 }
 
 /// Indexes of a backup to be restored.
@@ -70,7 +72,7 @@ pub struct Prepared {
 }
 
 impl Chosen {
-    fn find(destination: &Path, options: &RestoreOptions<'_>) -> Result<Self> {
+    fn find(destination: &Destination, options: &RestoreOptions<'_>) -> Result<Self> {
         if options.name.is_some() && options.index.is_none() {
             return Err(Error::InvalidOption("a new name is for one index, which must be named".to_owned()));
         }

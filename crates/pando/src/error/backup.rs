@@ -14,6 +14,8 @@ use super::Error;
 pub enum BackupError {
     #[error("cannot {action} {}: {error}", .path.display())]
     File { action: &'static str, path: PathBuf, error: io::Error },
+    #[error("{url} is no place for backups: it must be a directory{}", other_places(.scheme))]
+    Scheme { url: String, scheme: String },
     #[error("there is no backup in {}", .path.display())]
     NoBackup { path: PathBuf },
     #[error("there is no backup {id:?} in {}", .path.display())]
@@ -40,6 +42,15 @@ pub enum BackupError {
     UnderWay { index: String },
     #[error("index {index:?} was opened for writing while it was backed up; try again")]
     Changed { index: String },
+}
+
+/// What a place may be besides a directory, if it is not one for the `scheme` of its URL.
+fn other_places(scheme: &str) -> &'static str {
+    match scheme {
+        _ if cfg!(feature = "object-store") => " or s3://BUCKET/PREFIX",
+        "s3" => "; for object stores this program must be built with the feature `object-store`",
+        _ => "",
+    }
 }
 
 impl BackupError {

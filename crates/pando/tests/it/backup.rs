@@ -8,7 +8,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::thread;
 
-use pando::backup::{self, Backup, BackupError, BackupOptions, RestoreOptions};
+use pando::backup::{self, Backup, BackupError, BackupOptions, Destination, RestoreOptions};
 use pando::{BulkOptions, Cluster, Config, Create, Durability, Error, Index, IndexOptions, Session};
 
 use crate::support::sound;
@@ -29,7 +29,7 @@ fn config(path: &Path, cache: u64) -> Config {
 }
 
 /// Restores a backup into a new pool of several servers, and returns the entries of each index.
-fn restored(backups: &Path, id: &str) -> BTreeMap<String, Entries> {
+pub fn restored(backups: impl Into<Destination>, id: &str) -> BTreeMap<String, Entries> {
     let config = Config::embedded().memory_servers(3).memory(32 << 20).compute_servers(2).cache(1 << 20);
     let cluster = Cluster::open(config).expect("opens");
     let options = RestoreOptions { id: Some(id), ..RestoreOptions::default() };
@@ -112,12 +112,13 @@ impl Drop for Stop<'_> {
 
 /// Threads that change both indexes in turn, while backups are made; calls `check` with each backup. `wrap` runs the work of
 /// each thread.
-fn during_changes(
+pub fn during_changes(
     cache: u64,
     compute_servers: usize,
     changes_memory: u64,
     wrap: &(dyn Fn(&mut dyn FnMut()) + Sync),
-    check: impl Fn(&Path, &Backup),
+    place: &dyn Fn(&Path) -> Destination,
+    check: impl Fn(&Destination, &Backup),
 ) {
     let directory = tempfile::tempdir().expect("temporary directory");
     let config = config(&directory.path().join("pool"), cache).durability(Durability::Process);
@@ -125,7 +126,8 @@ fn during_changes(
     let first = cluster.create_index("first", &IndexOptions::integers()).expect("new");
     let second = cluster.create_index("second", &IndexOptions::bytes()).expect("new");
     let (stop, done) = (AtomicBool::new(false), AtomicU64::new(0));
-    let backups = directory.path().join("backups");
+    let path = directory.path().join("backups");
+    let backups = place(&path);
     let changes = |thread| {
         let _stop = Stop(&stop);
         let [first, second] = [&first, &second].map(|index| index.session().expect("a session"));
@@ -151,7 +153,11 @@ fn during_changes(
                     thread::yield_now();
                 }
                 let options = BackupOptions { changes_memory, ..BackupOptions::default() };
-                check(&backups, &cluster.backup(&backups, &options).expect("it is made"));
+                let made = cluster.backup(&backups, &options).expect("it is made");
+                check(&backups, &made);
+                if let Ok(files) = std::fs::read_dir(path.join(&made.id)) {
+                    assert_eq!(files.count(), 3, "two indexes and a manifest");
+                }
             }
         });
     });
@@ -170,7 +176,7 @@ fn move_keys(index: &Index, stop: &AtomicBool) {
 }
 
 /// Checks that a backup has the state of one moment.
-fn is_of_one_moment(backups: &Path, made: &Backup) {
+pub fn is_of_one_moment(backups: &Destination, made: &Backup) {
     assert_eq!(&backup::verify(backups, Some(&made.id), None).expect("it is whole"), made);
     let found = restored(backups, &made.id);
     for thread in 0..THREADS {
@@ -180,23 +186,26 @@ fn is_of_one_moment(backups: &Path, made: &Backup) {
         let follows = |first: &u64| second.iter().any(|second| (*second..=second + 1).contains(first));
         assert!(first.iter().any(follows), "thread {thread}: {first:?}, {second:?}");
     }
-    let files = std::fs::read_dir(backups.join(&made.id)).expect("it is there");
-    assert_eq!(files.count(), 3, "two indexes and a manifest");
+}
+
+/// What tests of directories tell [`during_changes`].
+fn a_directory(path: &Path) -> Destination {
+    path.into()
 }
 
 #[test]
 fn a_backup_during_changes_has_the_state_of_one_moment() {
-    during_changes(8 << 20, 1, 64 << 20, &|work| work(), is_of_one_moment);
+    during_changes(8 << 20, 1, 64 << 20, &|work| work(), &a_directory, is_of_one_moment);
 }
 
 #[test]
 fn so_does_one_with_leaves_outside_of_the_cache_and_changes_in_files() {
-    during_changes(128 << 10, 1, 0, &|work| work(), is_of_one_moment);
+    during_changes(128 << 10, 1, 0, &|work| work(), &a_directory, is_of_one_moment);
 }
 
 #[test]
 fn so_does_one_of_several_compute_servers_between_which_keys_move() {
-    during_changes(128 << 10, 2, 64 << 10, &|work| work(), is_of_one_moment);
+    during_changes(128 << 10, 2, 64 << 10, &|work| work(), &a_directory, is_of_one_moment);
 }
 
 #[cfg(feature = "defects")]
@@ -210,7 +219,16 @@ mod defects {
     fn each_defect_of_backups_is_found() {
         for defect in OfBackup::ALL {
             let wrap = |work: &mut dyn FnMut()| with_defect(Some(defect), work);
-            let run = || super::during_changes(128 << 10, 1, 64 << 20, &wrap, super::is_of_one_moment);
+            let run = || {
+                super::during_changes(
+                    128 << 10,
+                    1,
+                    64 << 20,
+                    &wrap,
+                    &|path| path.into(),
+                    super::is_of_one_moment,
+                )
+            };
             let found = (0..20).find(|_| catch_unwind(AssertUnwindSafe(run)).is_err());
             println!("{defect:?}: run {found:?}");
             assert!(found.is_some(), "{defect:?} is not found");
@@ -331,7 +349,7 @@ fn small(backups: &Path) -> String {
     cluster.backup(backups, &BackupOptions::default()).expect("it is made").id
 }
 
-fn error_of<T: std::fmt::Debug>(result: pando::Result<T>) -> BackupError {
+pub fn error_of<T: std::fmt::Debug>(result: pando::Result<T>) -> BackupError {
     match result.expect_err("it is refused") {
         Error::Backup(error) => *error,
         other => panic!("{other}"),

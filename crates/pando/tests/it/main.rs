@@ -6,12 +6,16 @@ mod copies;
 mod elastic;
 mod elf;
 mod examples;
+#[cfg(feature = "object-store")]
+mod fake_s3;
 mod files;
 mod golden_frames;
 mod memory;
 mod model;
 mod moves;
 mod neighbours;
+#[cfg(feature = "object-store")]
+mod objects;
 mod operations;
 mod processes;
 mod readers;
