@@ -19,7 +19,7 @@ use pando_fabric::{MemoryServerId, Nanos};
 
 use crate::defect::Defect;
 use crate::register::{AcceptorId, majority};
-use crate::view::{FIRST_EPOCH, View, VolumeId};
+use crate::view::{FIRST_EPOCH, OUTSIDE, View, VolumeId};
 
 /// While one clock advances by `d + d / DRIFT`, every other one advances by `d` at least.
 const DRIFT: Nanos = 10;
@@ -60,6 +60,12 @@ impl Renew {
         let agrees = accepted == self.epoch || (accepted > self.epoch && defect(Defect::OlderEpoch));
         let acceptor = incarnation;
         Renewed { process: self.process, round: self.round, incarnation, acceptor, accepted, agrees }
+    }
+
+    /// Answer of the register outside the servers ([`OUTSIDE`]): `decided` is the epoch of the view that a linearizable
+    /// read found, begun after this round; 0 if it found none.
+    pub fn answer_outside(&self, decided: u64) -> Renewed {
+        self.answer(OUTSIDE.incarnation, decided)
     }
 
     /// The message as bytes.
@@ -168,6 +174,13 @@ struct Peer {
 ///    passes by the clock of `S`.
 ///
 /// The order of `S` and `P` does not matter, so this holds for any two servers.
+///
+/// # A register outside the servers
+/// The views name one acceptor then, [`OUTSIDE`], which is a majority by itself, and `T` is the moment at which the
+/// newer view became the value of the register. What it holds is decided. A linearizable read that began after `T`
+/// finds the newer view or a later one, so a read that finds epoch `e` began before `T`: this is 1 and 2. 3 and 4
+/// do not name acceptors. So the register must be linearizable, and must not return to an earlier value: one that was
+/// restored from a backup is not the same register. Its clocks and its own leases play no part.
 ///
 /// It relies on these assumptions:
 /// - While one clock advances by 1.1 of some time, every other clock advances by that time at least, also while a
@@ -316,10 +329,15 @@ impl ServerLease {
         let acceptor = self.acceptors.iter().position(|acceptor| *acceptor == id);
         let round = self.rounds.iter_mut().find(|round| round.number == renewed.round);
         let (Some(acceptor), Some(round), true) = (acceptor, round, renewed.agrees) else { return };
+        let had_lease = self.until.is_some_and(|until| now < until);
         round.agreed[acceptor] = true;
         if round.agreed.iter().filter(|agreed| **agreed).count() >= majority(self.acceptors.len()) {
             let begin = if defect(Defect::LeaseFromAnswer) { now } else { round.sent };
             self.until = self.until.max(Some(begin.saturating_add(self.terms.lease)));
+            if !had_lease && id == OUTSIDE {
+                // The register was away, and servers that it does not answer are silent.
+                self.peers.iter_mut().for_each(|peer| peer.heard = peer.heard.max(now));
+            }
         }
     }
 

@@ -1,7 +1,8 @@
 //! Membership of a replicated pool: which memory server serves which volume (`docs/durability.md`).
 //!
 //! A [`View`] says where the copies of each volume are. The current view is the value of a linearizable
-//! register, which the [`Acceptor`]s on the memory servers hold together; a [`Proposal`] changes or reads it.
+//! register, which the [`Acceptor`]s on the memory servers hold together; a [`Proposal`] changes or reads it. Or the
+//! view names another linearizable register, outside the servers ([`OUTSIDE`]).
 //! A [`ServerLease`] tells a memory server whether it may serve, so that one that was cut off stops before
 //! another one takes its place. All of this is data and state machines: the caller sends messages, persists
 //! bytes and reads clocks.
@@ -39,4 +40,4 @@ mod view;
 
 pub use lease::{Renew, Renewed, ServerLease, Serves, Terms};
 pub use register::{Acceptor, AcceptorId, Answer, Ask, Ballot, Names, Proposal, Request, Step};
-pub use view::{FIRST_EPOCH, LostVolumes, Place, Server, View, ViewError, VolumeCopy, VolumeId};
+pub use view::{FIRST_EPOCH, LostVolumes, OUTSIDE, Place, Server, View, ViewError, VolumeCopy, VolumeId};

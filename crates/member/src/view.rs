@@ -6,10 +6,11 @@
 //! each function that changes something returns the view of the next epoch.
 //!
 //! ```text
-//! epoch 8 | pool 8 | copies wanted 2 | bytes of a slot 8 | count 4, servers | count 4, volumes
+//! epoch 8 | pool 8 | copies wanted 2 | bytes of a slot 8 | count 4, servers | count 4, volumes | register
 //! server   incarnation 8 | incarnation as an acceptor 8 | in the view 1 | length 4, address
 //! volume   epoch since which it has this primary 8 | count 4, copies, the primary first
 //! copy     server 2 | slot 2 | syncing 1
+//! register length 4, name; only if the top bit of the count of servers says that it is outside the servers
 //! ```
 
 use std::collections::BTreeSet;
@@ -28,6 +29,12 @@ const EPOCH_END: u64 = 1 << 63;
 /// Least bytes of an encoded server, and those of a copy.
 const SERVER_BYTES: usize = 21;
 const COPY_BYTES: usize = 5;
+/// Bit in the count of servers: the name of a register follows the volumes.
+const NAMES_REGISTER: u32 = 1 << 31;
+
+/// A register outside the memory servers, as the one acceptor of the views that are in it. No server has this number.
+pub const OUTSIDE: AcceptorId = AcceptorId { server: MemoryServerId(u16::MAX), incarnation: 0 };
+const _: () = assert!((OUTSIDE.server.0 as usize) >= MAX_SERVERS);
 
 /// Number of a volume: the memory server part of a global address in a replicated pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -165,6 +172,8 @@ pub struct View {
     slot_bytes: u64,
     servers: Vec<Server>,
     volumes: Vec<Volume>,
+    /// Empty: the servers hold the register.
+    register: String,
 }
 
 impl View {
@@ -187,12 +196,18 @@ impl View {
             Volume { primary: copy(0), since: FIRST_EPOCH, backups: (1..replicas).map(copy).collect() }
         };
         let volumes = (0..n).map(volume).collect();
-        Ok(Self { epoch: FIRST_EPOCH, pool, replicas, slot_bytes: 1, servers, volumes })
+        let register = String::new();
+        Ok(Self { epoch: FIRST_EPOCH, pool, replicas, slot_bytes: 1, servers, volumes, register })
     }
 
     /// This view with slots of `bytes` bytes, at least 1: volumes have as many.
     pub fn with_slots_of(self, bytes: u64) -> Self {
         Self { slot_bytes: bytes.max(1), ..self }
+    }
+
+    /// This view, in a register outside the servers that has this `name`, and is linearizable by itself.
+    pub fn in_register(self, name: impl Into<String>) -> Self {
+        Self { register: name.into(), ..self }
     }
 
     /// This first view of a pool as the successor of the last view of another pool on the same servers.
@@ -239,13 +254,20 @@ impl View {
         server.is_in.then_some(server.incarnation)
     }
 
-    /// The acceptors of the register, one on each server.
+    /// Name of the register outside the servers that has the views of this pool; `None` if the servers hold it.
+    pub fn register(&self) -> Option<&str> {
+        (!self.register.is_empty()).then_some(&*self.register)
+    }
+
+    /// The acceptors of the register, one on each server; [`OUTSIDE`] alone if the register is outside the servers.
     pub fn acceptors(&self) -> impl Iterator<Item = AcceptorId> {
-        let all = (0..).zip(&self.servers);
-        all.map(|(number, server)| AcceptorId {
+        let outside = self.register().map(|_| OUTSIDE);
+        let servers = if outside.is_none() { &self.servers[..] } else { &[] };
+        let on_servers = (0..).zip(servers).map(|(number, server)| AcceptorId {
             server: MemoryServerId(number),
             incarnation: server.acceptor,
-        })
+        });
+        outside.into_iter().chain(on_servers)
     }
 
     /// Bytes of a slot.
@@ -402,7 +424,8 @@ impl View {
         out.put_u64(self.pool);
         out.put_u16(self.replicas);
         out.put_u64(self.slot_bytes);
-        out.put_u32(self.servers.len() as u32);
+        let names_register = if self.register.is_empty() { 0 } else { NAMES_REGISTER };
+        out.put_u32(self.servers.len() as u32 | names_register);
         for server in &self.servers {
             out.put_u64(server.incarnation);
             out.put_u64(server.acceptor);
@@ -418,6 +441,9 @@ impl View {
                 out.put_u16(copy.slot);
                 out.push(u8::from(copy.syncing));
             }
+        }
+        if let Some(register) = self.register() {
+            out.put_counted(register.as_bytes());
         }
         out
     }
@@ -446,7 +472,11 @@ impl View {
         if slot_bytes == 0 {
             return Err(reader.bad("slots without bytes"));
         }
-        let n = reader.count(SERVER_BYTES)?;
+        let counted = reader.u32()?;
+        let (n, names_register) = ((counted & !NAMES_REGISTER) as usize, counted & NAMES_REGISTER != 0);
+        if n > reader.rest().len() / SERVER_BYTES {
+            return Err(reader.bad("more items than bytes"));
+        }
         if n > MAX_SERVERS || replicas == 0 || usize::from(replicas) > n {
             return Err(reader.bad("a number of servers that does not fit the copies"));
         }
@@ -455,12 +485,15 @@ impl View {
         if volumes == 0 || volumes > MAX_SERVERS {
             return Err(reader.bad("a number of volumes that cannot be"));
         }
-        let mut view =
-            Self { epoch, pool, replicas, slot_bytes, servers, volumes: Vec::with_capacity(volumes) };
+        let (of_volumes, register) = (Vec::with_capacity(volumes), String::new());
+        let mut view = Self { epoch, pool, replicas, slot_bytes, servers, volumes: of_volumes, register };
         let mut used = BTreeSet::new();
         for _ in 0..volumes {
             let volume = view.read_volume(reader, &mut used)?;
             view.volumes.push(volume);
+        }
+        if names_register {
+            view.register = read_name(reader)?;
         }
         reader.end()?;
         Ok(view)
@@ -517,6 +550,13 @@ fn read_bool(reader: &mut Reader) -> Result<bool, BadField> {
         0 => Ok(false),
         1 => Ok(true),
         _ => Err(reader.bad("neither yes nor no")),
+    }
+}
+
+fn read_name(reader: &mut Reader) -> Result<String, BadField> {
+    match text(reader.counted()?) {
+        Ok("") | Err(_) => Err(reader.bad("a register without a name")),
+        Ok(name) => Ok(name.to_owned()),
     }
 }
 

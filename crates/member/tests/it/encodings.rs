@@ -11,10 +11,11 @@ use pando_member::{
 /// A view that random changes of a first one led to.
 fn view() -> impl Strategy<Value = View> {
     let first = (1..8u16, any::<u64>(), 1..4u16, "[a-zä:0-9]{0,12}");
-    (first, vec((0..5u8, 0..8u16, 0..8u16), 0..40)).prop_map(|((n, pool, replicas, address), changes)| {
+    let changes = vec((0..5u8, 0..8u16, 0..8u16), 0..40);
+    (first, changes, "(etcd://[a-z]{1,9})?").prop_map(|((n, pool, replicas, address), changes, register)| {
         let servers = (0..n).map(|i| Server::new(format!("{address}{i}"), u64::from(i))).collect();
         let mut view = View::new(pool, replicas.min(n), servers).expect("enough servers");
-        view = view.with_slots_of(pool >> 32);
+        view = view.with_slots_of(pool >> 32).in_register(register);
         for (kind, volume, server) in changes {
             let (volume, server) = (VolumeId(volume % n), MemoryServerId(server % n));
             let next = match kind {

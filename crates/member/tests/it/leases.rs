@@ -1,7 +1,7 @@
 //! Leases step by step: from when until when a server serves, and whom it suspects.
 
 use pando_fabric::MemoryServerId;
-use pando_member::{AcceptorId, Renew, Renewed, Server, ServerLease, Serves, Terms, View, VolumeId};
+use pando_member::{AcceptorId, OUTSIDE, Renew, Renewed, Server, ServerLease, Serves, Terms, View, VolumeId};
 
 const TERMS: Terms = Terms { lease: 1000, suspect_after: 1500 };
 const S: fn(u16) -> MemoryServerId = MemoryServerId;
@@ -159,4 +159,37 @@ fn a_round_counts_the_acceptors_of_one_view() {
     assert!(!lease.serves(210), "this acceptor was replaced");
     lease.answered(S(2), &Renewed { acceptor: 3, ..round.answer(2, 3) }, 220);
     assert!(lease.serves(220));
+}
+
+#[test]
+fn a_register_outside_the_servers_is_a_majority_and_no_server_is() {
+    let servers = (0..2).map(|i| Server::new(format!("host-{i}:1"), 1)).collect();
+    let first = View::new(7, 2, servers).expect("a view").in_register("etcd://oak:2379/trees");
+    assert_eq!(first.acceptors().collect::<Vec<_>>(), [OUTSIDE]);
+    let mut lease = lease(0, 1);
+    lease.learn(&first, 0);
+    let round = lease.round(100).expect("it is due");
+    answer(&mut lease, round, &[0, 1], 1, 150);
+    assert!(!lease.serves(150), "servers do not decide");
+    for decided in [0, 2] {
+        lease.answered(OUTSIDE.server, &round.answer_outside(decided), 150);
+        assert!(!lease.serves(150), "the register does not have this view");
+    }
+    lease.answered(OUTSIDE.server, &round.answer_outside(1), 400);
+    assert!(lease.serves(1099) && !lease.serves(1100), "from the sending on");
+    // While the register does not answer, this server suspects no one, and for some time after.
+    let round = lease.round(5000).expect("it is due");
+    lease.answered(OUTSIDE.server, &round.answer_outside(1), 5100);
+    assert_eq!(lease.suspects(5100).count(), 0);
+    let round = lease.round(5900).expect("it is due");
+    lease.answered(OUTSIDE.server, &round.answer_outside(1), 5950);
+    assert_eq!(lease.suspects(6599).count(), 0);
+    assert_eq!(lease.suspects(6600).collect::<Vec<_>>(), [S(1)]);
+    // The changes of a view leave the register as it is.
+    let second = first.without(S(1)).expect("nothing is lost");
+    assert_eq!(second.register(), Some("etcd://oak:2379/trees"));
+    assert_eq!(View::decode(&second.encode()).as_ref(), Ok(&second));
+    lease.learn(&second, 6700);
+    lease.answered(OUTSIDE.server, &round.answer_outside(1), 6710);
+    assert!(lease.serves(6899) && !lease.serves(6900), "a late answer is about its own round");
 }
