@@ -134,12 +134,57 @@ fn patience(deadline: Duration) -> Nanos {
     deadline.as_nanos() as Nanos * Nanos::from(PATIENCE)
 }
 
+/// Checks that a first view may replace what the register outside the servers has: the view of these very servers.
+/// Another pool's servers would give their memory up.
+fn check_replaced(old: &View, view: &View) -> Result<(), String> {
+    let is_same = |a: &Named, b: &Named| a.address() == b.address() && a.incarnation() == b.incarnation();
+    let shares_one = || view.servers().iter().any(|new| old.servers().iter().any(|old| is_same(old, new)));
+    match view.register() {
+        Some(register) if !shares_one() => {
+            let servers: Vec<_> = old.servers().iter().map(Named::address).collect();
+            Err(format!(
+                "the register {register} has the view of another pool, with memory servers {}; use another prefix, or \
+                 delete that key of etcd if the pool is gone",
+                servers.join(", ")
+            ))
+        }
+        _ => Ok(()),
+    }
+}
+
 impl TcpFabric {
+    /// Name of the register outside the servers that all of them were given; empty if none was.
+    fn register_of_servers(&self, addresses: &[String]) -> Result<String> {
+        let mut first: Option<String> = None;
+        for (number, address) in (0..).zip(addresses) {
+            let mut line = Line::new(number, address, &self.shared.secret);
+            let told = line.ask(kind::WHICH_REGISTER, &[], self.shared.deadline).map_err(|error| {
+                let reason = format!("{address} does not say which register it has: {error}");
+                FabricError::System { path: "tcp".to_owned(), reason }
+            })?;
+            let told = String::from_utf8_lossy(&told).into_owned();
+            match &first {
+                Some(first) if *first != told => {
+                    let say = |name: &str| if name.is_empty() { "none".to_owned() } else { name.to_owned() };
+                    return Err(open_error(format!(
+                        "memory servers were started with different registers: {} has {}, and {address} has {}",
+                        addresses[0],
+                        say(first),
+                        say(&told)
+                    )));
+                }
+                _ => first = Some(told),
+            }
+        }
+        Ok(first.unwrap_or_default())
+    }
+
     /// Makes a group of these memory servers, each of which has parts of its memory copied to `replicas - 1` others from then
     /// on. What was in their memory is lost. Endpoints that were made before must not be used any more.
     ///
     /// # Errors
-    /// `Open` if there are fewer servers than copies; `System` if most servers do not answer, or one refuses.
+    /// `Open` if there are fewer servers than copies, or they were given different registers; `System` if most servers do
+    /// not answer, or one refuses; if the register outside of them does not answer, or has the view of other servers.
     pub fn form_group(&self, replicas: u16) -> Result<()> {
         let servers = &self.shared.servers;
         let name = |server: &Server| Named::new(&*server.destination.address, server.incarnation);
@@ -148,17 +193,22 @@ impl TcpFabric {
         let slot_bytes = smallest / u64::from(replicas.max(1)) / SLOT_UNIT * SLOT_UNIT;
         let view = View::new(random_nonzero(), replicas, servers.iter().map(name).collect());
         let view = view.map_err(|error| open_error(error.to_string()))?.with_slots_of(slot_bytes);
-        let register = Register::of(&view, &self.shared.secret, random_nonzero());
-        let mut register = register.of_new_group();
-        let formed = register.change(Instant::now() + FORMING, |old| {
-            Ok(Some(match old {
-                // A change that is tried again finds that it was made.
-                Some(old) if old.pool() == view.pool() => return Ok(None),
-                Some(old) => view.clone().in_place_of(&old),
-                None => view.clone(),
-            }))
-        });
+        let view = view.in_register(self.register_of_servers(&addresses)?);
         let failed = |reason: String| FabricError::System { path: "tcp".to_owned(), reason };
+        let register = Register::of_new_group(&view, &self.shared.secret, random_nonzero());
+        let formed = register.and_then(|mut register| {
+            register.change(Instant::now() + FORMING, |old| {
+                Ok(Some(match old {
+                    // A change that is tried again finds that it was made.
+                    Some(old) if old.pool() == view.pool() => return Ok(None),
+                    Some(old) => {
+                        check_replaced(&old, &view)?;
+                        view.clone().in_place_of(&old)
+                    }
+                    None => view.clone(),
+                }))
+            })
+        });
         let formed = formed.map_err(|error| failed(error.to_string()))?;
         let view = formed.expect("it was just written");
         let bytes = view.encode();

@@ -1,4 +1,4 @@
-//! The register of a group, as a process reaches it that changes or reads it.
+//! The register that the servers of a group hold together, as a process reaches it that changes or reads it.
 //!
 //! All acceptors are asked at once. A proposal that is refused, or whose acceptors were replaced, is followed by
 //! another one, after a random pause.
@@ -10,7 +10,9 @@ use pando_fabric::codec::BadField;
 use pando_fabric::{MemoryServerId, Random};
 use pando_member::{AcceptorId, Answer, Ballot, Names, Proposal, Step, View};
 
-use super::{Line, LineError, kind};
+use super::error::RegisterError;
+use super::kind;
+use super::line::{Line, LineError};
 use crate::secret::Secret;
 
 /// Longest time for an answer of an acceptor.
@@ -18,23 +20,8 @@ const ANSWER: Duration = Duration::from_millis(400);
 /// Bounds of the random pause before another proposal, in milliseconds.
 const PAUSE_MS: u64 = 20;
 
-/// Reason why the register was not changed.
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum RegisterError {
-    #[error(
-        "of the {acceptors} memory servers that decide, only {answering} answer, which is no majority: {reason}"
-    )]
-    NoMajority { acceptors: usize, answering: usize, reason: String },
-    #[error("the view of the memory servers is damaged: {0}")]
-    Damaged(String),
-    #[error("others change the view of the memory servers all the time")]
-    Contended,
-    #[error("{0}")]
-    Refused(String),
-}
-
 /// A way to the acceptors.
-pub(crate) struct Register {
+pub(crate) struct Acceptors {
     acceptors: Vec<AcceptorId>,
     lines: Vec<Line>,
     secret: Secret,
@@ -47,7 +34,7 @@ pub(crate) struct Register {
     random: Random,
 }
 
-impl Register {
+impl Acceptors {
     /// The register of the acceptors that a view names. `proposer` is the number of this start of this process.
     pub fn of(view: &View, secret: &Secret, proposer: u64) -> Self {
         let (acceptors, lines) = acceptors_of(view, secret);
@@ -74,8 +61,7 @@ impl Register {
         (self.acceptors, self.lines) = acceptors_of(view, &self.secret);
     }
 
-    /// Replaces the view by what `change` makes of it, and returns the decided one. `change` gets `None` if there is no
-    /// view yet, and may be called several times; if it returns `None`, the view stays, and is the one that is returned.
+    /// See [`Register::change`](super::Register::change).
     ///
     /// # Errors
     /// If no majority answers, or there is no end of other changes until `until`; what `change` refuses.

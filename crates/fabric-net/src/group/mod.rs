@@ -1,12 +1,18 @@
 //! Messages between the memory servers of a pool with copies, and from their clients.
 //!
-//! Such servers are a *group*: a register among them has the view, which says which server has which copy
-//! ([`pando_member`]). A message is a request `Group` of the protocol for verbs, with a kind; its answer is the body of the
-//! reply. Servers and clients send them over connections of their own, one message at a time ([`Line`]).
+//! Such servers are a *group*: a register has the view, which says which server has which copy ([`pando_member`]). The servers
+//! hold it together, or it is in etcd ([`Register`]). A message is a request `Group` of the protocol for verbs, with a
+//! kind; its answer is the body of the reply. Servers and clients send them over connections of their own, one message at a
+//! time ([`Line`]).
 
+mod acceptors;
+mod error;
+mod etcd;
 mod line;
 mod register;
 
+pub(crate) use etcd::Etcd;
+pub use etcd::{BadRegister, RegisterAddress};
 pub(crate) use line::{Line, LineError};
 pub(crate) use register::Register;
 
@@ -22,4 +28,6 @@ pub(crate) mod kind {
     pub const ENTER: u16 = 4;
     /// Asks which processes were given up for dead; the answer is their numbers.
     pub const FENCES: u16 = 5;
+    /// Asks which register outside the servers this one was given; the answer is its name, or nothing.
+    pub const WHICH_REGISTER: u16 = 6;
 }

@@ -20,7 +20,8 @@ use pando_member::{
 };
 
 use super::filling::Filling;
-use crate::group::kind;
+use super::outside::OutsideRegister;
+use crate::group::{RegisterAddress, kind};
 use crate::wire::{Op, Request};
 
 /// What a group must know of its member.
@@ -42,6 +43,12 @@ pub(super) struct Member {
     /// File that keeps the acceptor, for memory that outlives the process.
     kept: Option<PathBuf>,
     last_view: Option<View>,
+    /// The register outside the servers that this server was given.
+    pub register: Option<RegisterAddress>,
+    /// Where its members are reached.
+    pub register_at: Vec<String>,
+    /// Whether it was said that a group has another register.
+    has_told_register: AtomicBool,
     /// Why this server cannot be in a group.
     refusal: Option<&'static str>,
 }
@@ -60,6 +67,8 @@ pub(super) struct Known {
     lacks_fences: bool,
     /// Since when an acceptor has accepted a newer view than is known here.
     pub behind_since: Option<Nanos>,
+    /// When the latest question was sent that the register outside the servers answered.
+    pub register_heard: Option<Nanos>,
     pub is_stopping: bool,
 }
 
@@ -176,26 +185,37 @@ impl Member {
     /// A server with memory of this `incarnation`.
     ///
     /// # Errors
-    /// Errors of the file that keeps the acceptor.
+    /// Errors of the files that keep what it knew; `InvalidData` if it was in a group with another register, or the
+    /// register does not have the view that it must have.
     pub fn new(
         incarnation: u64,
         terms: Terms,
         kept: Option<PathBuf>,
+        register: Option<OutsideRegister>,
         refusal: Option<&'static str>,
     ) -> io::Result<Self> {
         let acceptor = kept.as_deref().map(read_acceptor).transpose()?.flatten();
         let later = kept.as_deref().map(read_incarnation).transpose()?.flatten();
         let last_view = kept.as_deref().map(read_view).transpose()?.flatten();
         let of_acceptor = acceptor.as_ref().map_or(incarnation, |acceptor| acceptor.id().incarnation);
-        let incarnation = AtomicU64::new(later.unwrap_or(incarnation));
+        let incarnation = later.unwrap_or(incarnation);
+        let (register, register_at, found) = match register {
+            Some(OutsideRegister { address, endpoints, found }) => (Some(address), endpoints, found),
+            None => (None, Vec::new(), None),
+        };
+        if let Some(last) = &last_view {
+            check_last_view(last, register.as_ref(), found.as_ref(), incarnation)
+                .map_err(|reason| io::Error::new(io::ErrorKind::InvalidData, reason))?;
+        }
+        let last_view = last_view.or_else(|| found.filter(|view| names(view, incarnation)));
         // It must not serve by itself what others may serve by now. Clients that ask find its group.
-        let is_grouped = AtomicBool::new(acceptor.is_some());
+        let is_grouped = AtomicBool::new(acceptor.is_some() || last_view.is_some());
         let bytes = last_view.as_ref().map_or_else(Vec::new, View::encode);
         Ok(Self {
             known: Mutex::new(Known { acceptor, bytes, ..Known::default() }),
             changed: Condvar::new(),
             is_grouped,
-            incarnation,
+            incarnation: AtomicU64::new(incarnation),
             of_acceptor,
             process: crate::random_nonzero(),
             terms,
@@ -203,6 +223,9 @@ impl Member {
             becomes_home: AtomicBool::new(false),
             kept,
             last_view,
+            register,
+            register_at,
+            has_told_register: AtomicBool::new(false),
             refusal,
         })
     }
@@ -279,8 +302,25 @@ impl Member {
             || lease.is_some_and(|lease| lease.serves(self.now()) && lease.epoch() == group.epoch)
     }
 
-    /// Takes a decided view.
+    /// Checks that a view is in the register that this server was given; says once if it is not.
+    ///
+    /// # Errors
+    /// The reason.
+    fn check_register(&self, view: &View) -> Result<(), String> {
+        let checked = is_in_register(view, self.register.as_ref());
+        if let Err(reason) = &checked
+            && !self.has_told_register.swap(true, AcqRel)
+        {
+            tracing::error!("this memory server cannot be in its group: {reason}");
+        }
+        checked
+    }
+
+    /// Takes a decided view, unless it is in another register.
     pub fn learn(&self, view: View) {
+        if self.check_register(&view).is_err() {
+            return;
+        }
         let now = self.now();
         let mut known = self.known();
         if known.view.as_ref().is_some_and(|old| old.epoch() >= view.epoch()) {
@@ -398,12 +438,29 @@ impl Member {
         !known.is_stopping && known.fillings.iter().any(|other| std::ptr::eq(&raw const **other, filling))
     }
 
-    /// Answers a round of a server, also of this one.
+    /// Answers a round of a server, also of this one. With a register outside the servers, it tells which decided view it
+    /// knows, and decides nothing.
     pub fn renew(&self, renew: &Renew) -> Renewed {
         let known = self.known();
-        let accepted =
-            known.acceptor.as_ref().map_or(0, |acceptor| View::epoch_of(acceptor.value()).unwrap_or(0));
+        let accepted = match (&self.register, &known.acceptor) {
+            (Some(_), _) => known.view.as_ref().map_or(0, View::epoch),
+            (None, Some(acceptor)) => View::epoch_of(acceptor.value()).unwrap_or(0),
+            (None, None) => 0,
+        };
         Renewed { acceptor: self.of_acceptor, ..renew.answer(self.incarnation(), accepted) }
+    }
+
+    /// Checks that the register outside the servers, if there is one, answered this server within a lease. If not, this one
+    /// is silent too, so that others go on without it: it cannot serve.
+    fn check_contact(&self) -> Result<(), String> {
+        let heard = self.known().register_heard;
+        let has_contact = |at: Nanos| self.now() < at.saturating_add(self.terms.lease);
+        match &self.register {
+            Some(register) if !heard.is_some_and(has_contact) => {
+                Err(format!("{register} does not answer it"))
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Answers a request to the acceptor of this server, which others know as `number`, once the answer is kept.
@@ -445,10 +502,17 @@ impl Member {
         let bad = |error: BadField| refuse(error.to_string());
         match of_kind {
             kind::REGISTER => self.ask(number, &Ask::decode(body).map_err(bad)?).map_err(refuse),
-            kind::RENEW => Ok(self.renew(&Renew::decode(body).map_err(bad)?).encode()),
+            kind::RENEW => {
+                self.check_contact().map_err(refuse)?;
+                Ok(self.renew(&Renew::decode(body).map_err(bad)?).encode())
+            }
+            kind::WHICH_REGISTER => {
+                Ok(self.register.as_ref().map_or_else(Vec::new, |register| register.to_string().into_bytes()))
+            }
             kind::VIEW => Ok(self.known().bytes.clone()),
             kind::ENTER => {
                 let view = View::decode(body).map_err(bad)?;
+                self.check_register(&view).map_err(refuse)?;
                 let epoch = view.epoch();
                 self.learn(view);
                 let newest = self.known().view.as_ref().map_or(0, View::epoch);
@@ -467,6 +531,51 @@ impl Member {
     /// one.
     pub fn last_view(&self) -> Option<View> {
         self.last_view.clone()
+    }
+}
+
+/// Whether a server with memory of this `incarnation` is in a view.
+fn names(view: &View, incarnation: u64) -> bool {
+    view.servers().iter().any(|server| server.is_in() && server.incarnation() == incarnation)
+}
+
+/// Checks that a view is in the register that a server was given.
+fn is_in_register(view: &View, given: Option<&RegisterAddress>) -> Result<(), String> {
+    let given = given.map(ToString::to_string);
+    if view.register() == given.as_deref() {
+        return Ok(());
+    }
+    let say = |register: Option<&str>| register.map_or("none outside the servers".to_owned(), str::to_owned);
+    Err(format!(
+        "the register of its group is {}, and it was started with {}",
+        say(view.register()),
+        say(given.as_deref())
+    ))
+}
+
+/// Checks what a server knew when it ended, and what the register has that it was given.
+fn check_last_view(
+    last: &View,
+    given: Option<&RegisterAddress>,
+    found: Option<&View>,
+    incarnation: u64,
+) -> Result<(), String> {
+    is_in_register(last, given)
+        .map_err(|reason| format!("this memory server cannot be in its group: {reason}"))?;
+    let Some(given) = given else { return Ok(()) };
+    match found {
+        None => {
+            Err(format!("the register {given} has no view, but this memory server is in a group with one"))
+        }
+        Some(found) if found.pool() != last.pool() && !names(found, incarnation) => {
+            Err(format!("the register {given} has the view of another pool than this memory server's"))
+        }
+        Some(found) if found.epoch() < last.epoch() => Err(format!(
+            "the register {given} has view {}, although view {} was decided: its data is lost, or it is not the same etcd",
+            found.epoch(),
+            last.epoch()
+        )),
+        Some(_) => Ok(()),
     }
 }
 

@@ -8,6 +8,7 @@ mod counters;
 mod execute;
 mod filling;
 mod member;
+mod outside;
 mod refill;
 mod requests;
 mod rounds;
@@ -31,6 +32,7 @@ pub use calls::Calls;
 use counters::ServerCounters;
 pub use counters::ServerCounts;
 use member::Member;
+pub use outside::OutsideRegister;
 use rounds::{Copying, Rounds};
 
 /// Another way for clients to a memory server's memory, besides their connections: through a device.
@@ -78,6 +80,9 @@ pub struct ServerConfig {
     pub copy_rate: u64,
     /// File that keeps what this server has promised to its group. Default: none, for memory that ends with it.
     pub acceptor: Option<PathBuf>,
+    /// Register outside the servers for the view of the group that this one is to be in. The same for all of its servers.
+    /// Default: none, the servers hold it.
+    pub register: Option<OutsideRegister>,
     /// Whether this server's memory may be part of a group with copies. Default: yes.
     pub may_have_copies: bool,
     /// Way of one-sided verbs instead of connections, which then refuse them. Default: none.
@@ -101,6 +106,7 @@ impl Default for ServerConfig {
             lease: Duration::from_secs(1),
             copy_rate: 256 << 20,
             acceptor: None,
+            register: None,
             may_have_copies: true,
             other_way: None,
         }
@@ -167,7 +173,8 @@ impl TcpServer {
     /// refused.
     ///
     /// # Errors
-    /// System errors of creating sockets and threads.
+    /// System errors of creating sockets and threads; `InvalidData` if what it kept of its group is damaged, or does not
+    /// fit [`ServerConfig::register`].
     pub fn start(
         listener: TcpListener,
         region: ServedRegion,
@@ -184,7 +191,8 @@ impl TcpServer {
             (true, None) => None,
         };
         let terms = Terms { lease, suspect_after: lease };
-        let member = Arc::new(Member::new(incarnation, terms, config.acceptor, refusal)?);
+        let member = Member::new(incarnation, terms, config.acceptor, config.register, refusal)?;
+        let member = Arc::new(member);
         let copying = Copying { region: region.clone(), bytes_per_s: config.copy_rate };
         let rounds = Rounds::start(Arc::clone(&member), secret.clone(), copying)?;
         let counters = ServerCounters::default();

@@ -114,7 +114,8 @@ impl Refill<'_> {
     fn finish(&self, filling: &Arc<Filling>) -> Result<bool, String> {
         let Some((_, view)) = self.primary(filling) else { return Ok(false) };
         let Some(me) = self.member.me() else { return Ok(false) };
-        let mut register = Register::of(&view, self.secret, self.member.process);
+        let mut register =
+            Register::of(&view, self.secret, self.member.process).map_err(|error| error.to_string())?;
         let changed = register.change(Instant::now() + CHANGE, |view| {
             Ok(view.and_then(|view| view.copied(filling.volume, me).ok()))
         });

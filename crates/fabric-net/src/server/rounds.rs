@@ -1,21 +1,22 @@
 //! The threads of a memory server that work for its group.
 //!
 //! One begins the rounds of the server's lease, one for each other server asks it, and one changes the view without
-//! servers that do not answer. They begin when the server learns its first view.
+//! servers that do not answer. They begin when the server learns its first view. If the register is outside the servers,
+//! one more asks it, from the start on.
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
-use std::sync::mpsc::{self, Receiver, Sender, SyncSender, TrySendError};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender, SyncSender, TrySendError};
 use std::thread::{self, JoinHandle, ScopedJoinHandle};
 use std::time::{Duration, Instant};
 
 use pando_fabric::{MemoryServerId, Nanos};
 use pando_fabric_local::ServedRegion;
-use pando_member::{AcceptorId, Renew, Renewed, View};
+use pando_member::{AcceptorId, OUTSIDE, Renew, Renewed, View};
 
 use super::member::Member;
 use super::refill::Refill;
-use crate::group::{Line, Register, kind};
+use crate::group::{Etcd, Line, Register, RegisterAddress, kind};
 use crate::secret::Secret;
 
 /// Time between two looks at the clock, as a part of a lease.
@@ -140,6 +141,11 @@ impl Work {
             let (changes, to_change) = mpsc::sync_channel(1);
             let mut peers: BTreeMap<MemoryServerId, Sender<Renew>> = BTreeMap::new();
             scope.spawn(move || self.change_views(&to_change));
+            let register = self.member.register.as_ref().map(|register| {
+                let (sender, receiver) = mpsc::channel();
+                scope.spawn(move || self.ask_register(register, &receiver));
+                sender
+            });
             let mut filling: Option<ScopedJoinHandle<'_, ()>> = None;
             let mut asking: Option<ScopedJoinHandle<'_, ()>> = None;
             let tick = Duration::from_nanos((self.member.terms.lease / LOOKS).max(1_000_000));
@@ -163,6 +169,10 @@ impl Work {
                 let is_behind =
                     known.behind_since.is_some_and(|since| now - since > self.member.terms.lease / 2);
                 drop(known);
+                if let (Some(register), Some(renew)) = (&register, renew) {
+                    // The thread runs as long as this channel.
+                    let _ = register.send(renew);
+                }
                 if let (Some(view), Some(renew)) = (&view, renew) {
                     for (number, server) in
                         (0..).map(MemoryServerId).zip(view.servers()).filter(|(number, _)| *number != me)
@@ -213,7 +223,7 @@ impl Work {
         changes: &SyncSender<Change>,
     ) {
         let mut line = Line::new(number.0, address, &self.secret);
-        let (patience, mut told) = (self.lease() / 2, 0);
+        let (patience, mut told, mut has_told) = (self.lease() / 2, 0, false);
         while let Ok(mut renew) = rounds.recv() {
             // Rounds that waited for an answer to an earlier one are out of date.
             while let Ok(later) = rounds.try_recv() {
@@ -228,7 +238,9 @@ impl Work {
             let Ok(bytes) = line.ask(kind::RENEW, &renew.encode(), patience) else { continue };
             let Ok(renewed) = Renewed::decode(&bytes) else { continue };
             self.take(number, &renewed);
-            if let Some(change) = self.readmission(number, &renewed) {
+            if let Some(change) = self.readmission(number, &renewed)
+                && self.has_same_register(&mut line, &mut has_told)
+            {
                 ask_for(changes, change);
             }
             if renewed.accepted > renew.epoch
@@ -236,6 +248,42 @@ impl Work {
                 && let Ok(view) = View::decode(&bytes)
             {
                 self.member.learn(view);
+            }
+        }
+    }
+
+    /// Sends rounds to the register outside the servers, and asks it from time to time without one: what it has is decided.
+    fn ask_register(&self, address: &RegisterAddress, rounds: &Receiver<Renew>) {
+        let mut etcd = Etcd::new(address).reached_at(&self.member.register_at);
+        let (patience, mut is_silent) = (self.lease() / 2, false);
+        loop {
+            let mut renew = match rounds.recv_timeout(patience) {
+                Ok(renew) => Some(renew),
+                Err(RecvTimeoutError::Timeout) => None,
+                Err(RecvTimeoutError::Disconnected) => return,
+            };
+            // Rounds that waited for an answer to an earlier one are out of date.
+            while let Ok(later) = rounds.try_recv() {
+                renew = Some(later);
+            }
+            let asked = self.member.now();
+            match etcd.view(Instant::now() + patience) {
+                Ok(found) => {
+                    self.member.known().register_heard = Some(asked);
+                    if let Some(renew) = renew {
+                        let decided = found.as_ref().map_or(0, View::epoch);
+                        self.take(OUTSIDE.server, &renew.answer_outside(decided));
+                    }
+                    if let Some(view) = found {
+                        self.member.learn(view);
+                    }
+                    is_silent = false;
+                }
+                Err(error) if !is_silent => {
+                    is_silent = true;
+                    tracing::warn!("{error}");
+                }
+                Err(_) => {}
             }
         }
     }
@@ -258,6 +306,20 @@ impl Work {
     fn refill(&self) {
         let Copying { region, bytes_per_s } = &self.copying;
         Refill { member: &self.member, region, secret: &self.secret, bytes_per_s: *bytes_per_s }.run();
+    }
+
+    /// Whether a server was given the register of this one; says once if not. Another one cannot be in this group.
+    fn has_same_register(&self, line: &mut Line, has_told: &mut bool) -> bool {
+        let Ok(given) = line.ask(kind::WHICH_REGISTER, &[], self.lease() / 2) else { return false };
+        let own = self.member.register.as_ref().map_or_else(String::new, ToString::to_string);
+        let is_same = given == own.as_bytes();
+        if !is_same && !std::mem::replace(has_told, true) {
+            let address = line.destination().address.clone();
+            tracing::error!(
+                "{address} is not taken back: it was not started with the register of this group"
+            );
+        }
+        is_same
     }
 
     /// The change that takes a server back which answers again, but has lost or missed something.
@@ -295,16 +357,15 @@ impl Work {
         while let Ok(change) = changes.recv() {
             let view = self.member.known().view.clone().or_else(|| self.member.last_view());
             let Some(view) = view else { continue };
-            let register = Register::of(&view, &self.secret, self.member.process);
-            let mut register = match &change {
-                Change::Without(servers) => {
-                    let silent: Vec<_> = servers.iter().map(|(server, _)| *server).collect();
-                    register.without_asking(&silent)
-                }
-                _ => register,
+            let silent: Vec<_> = match &change {
+                Change::Without(servers) => servers.iter().map(|(server, _)| *server).collect(),
+                _ => Vec::new(),
             };
             let until = Instant::now() + self.lease() * CHANGE;
-            let changed = register.change(until, |view| Ok(view.and_then(|view| change.of(&view))));
+            let changed = Register::of(&view, &self.secret, self.member.process).and_then(|register| {
+                let mut register = register.without_asking(&silent);
+                register.change(until, |view| Ok(view.and_then(|view| change.of(&view))))
+            });
             match changed {
                 Ok(Some(decided)) => {
                     change.tell(&decided);

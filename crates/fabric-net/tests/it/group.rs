@@ -6,24 +6,29 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use pando_fabric::{Endpoint, Fabric, GlobalAddr, MemoryServerId};
-use pando_fabric_local::{LocalConfig, LocalFabric};
+use pando_fabric_local::{LocalConfig, LocalFabric, ServedRegion};
 use pando_fabric_net::{ServerConfig, TcpConfig, TcpEndpoint, TcpFabric, TcpServer};
 use pando_member::VolumeId;
 use pando_replica::Replicated;
 use pando_rt::block_on;
 
 /// Long enough for a machine that does other things too: who is silent for so long is taken for lost.
-const LEASE: Duration = Duration::from_millis(500);
+pub const LEASE: Duration = Duration::from_millis(500);
 
 fn serve(incarnation: u64) -> TcpServer {
     serve_at(TcpListener::bind("127.0.0.1:0").expect("a free port"), incarnation)
 }
 
-fn serve_at(listener: TcpListener, incarnation: u64) -> TcpServer {
+/// Memory of a server.
+pub fn region() -> ServedRegion {
     let config = LocalConfig { server_sizes: vec![1 << 20], huge_pages: false };
     let region = LocalFabric::new(config).and_then(|local| local.served_region(MemoryServerId(0)));
+    region.expect("so little memory")
+}
+
+fn serve_at(listener: TcpListener, incarnation: u64) -> TcpServer {
     let config = ServerConfig { incarnation, lease: LEASE, ..ServerConfig::default() };
-    TcpServer::start(listener, region.expect("so little memory"), None, config).expect("it starts")
+    TcpServer::start(listener, region(), None, config).expect("it starts")
 }
 
 /// Servers that are a group with two copies of each volume.
@@ -37,16 +42,16 @@ fn group(count: u64) -> (Vec<Option<TcpServer>>, TcpFabric) {
     (servers.into_iter().map(Some).collect(), fabric)
 }
 
-fn endpoint(fabric: &TcpFabric) -> Replicated<TcpEndpoint> {
+pub fn endpoint(fabric: &TcpFabric) -> Replicated<TcpEndpoint> {
     Replicated::new(fabric.endpoint(1).expect("it is connected"), fabric.views().expect("it is a group"))
 }
 
-fn word(volume: u16) -> GlobalAddr {
+pub fn word(volume: u16) -> GlobalAddr {
     GlobalAddr::new(MemoryServerId(volume), 64)
 }
 
 /// Writes a word that nobody else writes. Whoever writes one looks at it if the WRITE may have taken effect.
-fn set(ep: &Replicated<TcpEndpoint>, at: GlobalAddr, value: u64) {
+pub fn set(ep: &Replicated<TcpEndpoint>, at: GlobalAddr, value: u64) {
     while let Err(error) = block_on(ep, ep.write_word(at, value)) {
         assert!(error.may_have_taken_effect(), "{error}");
         if block_on(ep, ep.read_word(at)).expect("a copy is left") == value {
@@ -109,8 +114,8 @@ fn incarnation(fabric: &TcpFabric, server: usize) -> u64 {
     fabric.view().expect("it is a group").servers()[server].incarnation()
 }
 
-/// Waits until the view has all copies, and no memory of this incarnation.
-fn wait_for_copies(fabric: &TcpFabric, lost: Option<u64>) {
+/// Waits until the view has all copies, on so many servers, and no memory of this incarnation.
+pub fn wait_for_copies(fabric: &TcpFabric, lost: Option<u64>, servers: usize) {
     let until = Instant::now() + Duration::from_secs(20);
     loop {
         let view = fabric.view().expect("it is a group");
@@ -118,7 +123,7 @@ fn wait_for_copies(fabric: &TcpFabric, lost: Option<u64>) {
             .map(VolumeId)
             .any(|volume| view.backups(volume).iter().any(|copy| copy.syncing));
         let has_lost = view.servers().iter().any(|server| Some(server.incarnation()) == lost);
-        if view.wanting().next().is_none() && !syncing && view.members().count() == 3 && !has_lost {
+        if view.wanting().next().is_none() && !syncing && view.members().count() == servers && !has_lost {
             return;
         }
         assert!(Instant::now() < until, "{view:?}");
@@ -188,10 +193,10 @@ fn servers_come_back_empty_one_after_the_other_while_clients_work() {
         for (round, next) in (0..6).zip(11..) {
             thread::sleep(LEASE);
             // A server that was slow may have been taken for lost meanwhile.
-            wait_for_copies(&fabric, None);
+            wait_for_copies(&fabric, None, 3);
             let lost = incarnation(&fabric, round % 3);
             restart(&mut servers[round % 3], next);
-            wait_for_copies(&fabric, Some(lost));
+            wait_for_copies(&fabric, Some(lost), 3);
         }
         load.stop.store(true, Relaxed);
         working.into_iter().map(|working| working.join().expect("no panic")).collect()
