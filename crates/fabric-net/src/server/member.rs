@@ -401,10 +401,11 @@ impl Member {
         self.known().lease.as_ref().map(ServerLease::me)
     }
 
-    /// A copy that is to be filled; `None` if there is none, or the server stops.
+    /// A copy that is to be filled; `None` if there is none, or the server stops. A server that does not know yet which processes were
+    /// given up fills none: whole copies may make it the only one that could tell.
     pub fn next_filling(&self) -> Option<Arc<Filling>> {
         let known = self.known();
-        if known.is_stopping { None } else { known.fillings.first().map(Arc::clone) }
+        if known.is_stopping || known.lacks_fences { None } else { known.fillings.first().map(Arc::clone) }
     }
 
     /// The view in which this server has to ask the others which processes were given up for dead.
