@@ -174,21 +174,18 @@ impl Work {
                     let _ = register.send(renew);
                 }
                 if let (Some(view), Some(renew)) = (&view, renew) {
-                    for (number, server) in
-                        (0..).map(MemoryServerId).zip(view.servers()).filter(|(number, _)| *number != me)
-                    {
+                    let others = (0..).map(MemoryServerId).zip(view.servers());
+                    for (number, server) in others.filter(|(number, _)| *number != me) {
                         let peer = peers.entry(number).or_insert_with(|| {
                             let (sender, receiver) = mpsc::channel();
-                            let address = server.address().to_owned();
-                            let changes = changes.clone();
+                            let (address, changes) = (server.address().to_owned(), changes.clone());
                             scope.spawn(move || self.ask_peer(number, &address, &receiver, &changes));
                             sender
                         });
                         // The thread runs as long as this channel.
                         let _ = peer.send(renew);
                     }
-                    let own = self.member.renew(&renew);
-                    self.take(me, &own);
+                    self.take(me, &self.member.renew(&renew));
                 }
                 let begins = view.is_none() && self.member.last_view().is_some();
                 let adopts = Change::Adopt(me);
@@ -199,14 +196,10 @@ impl Work {
                 } else if is_admitted && view.as_ref().is_some_and(|view| adopts.of(view).is_some()) {
                     ask_for(&changes, adopts);
                 }
-                if self.member.view_without_fences().is_some()
-                    && asking.as_ref().is_none_or(ScopedJoinHandle::is_finished)
-                {
+                if self.member.view_without_fences().is_some() && is_idle(asking.as_ref()) {
                     asking = Some(scope.spawn(|| self.ask_for_fences()));
                 }
-                if self.member.next_filling().is_some()
-                    && filling.as_ref().is_none_or(ScopedJoinHandle::is_finished)
-                {
+                if self.member.next_filling().is_some() && is_idle(filling.as_ref()) {
                     filling = Some(scope.spawn(|| self.refill()));
                 }
                 self.member.rest(if view.is_none() { self.lease() } else { tick });
@@ -377,6 +370,10 @@ impl Work {
             }
         }
     }
+}
+
+fn is_idle(thread: Option<&ScopedJoinHandle<'_, ()>>) -> bool {
+    thread.is_none_or(ScopedJoinHandle::is_finished)
 }
 
 /// Asks for a change, unless one is under way.

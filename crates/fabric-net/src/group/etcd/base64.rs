@@ -1,6 +1,7 @@
 //! Base64 with padding (RFC 4648, section 4), in which etcd's JSON has keys and values.
 //!
-//! Decoding accepts exactly what encoding produces: no blanks, no missing padding, no bits beyond the last byte.
+//! Decoding accepts exactly what encoding produces: no blanks, no missing padding, no bits beyond the last byte. So each
+//! value has one text, and damage is noticed.
 
 const LETTERS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
 

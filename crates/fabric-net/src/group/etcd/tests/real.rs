@@ -1,4 +1,7 @@
 //! The register in a real etcd, which is killed, stopped and cut off while threads propose.
+//!
+//! Each thread keeps the views that it was told to be decided. In the order of their epochs, all of them together must be
+//! one history.
 
 use std::sync::Mutex;
 use std::thread;

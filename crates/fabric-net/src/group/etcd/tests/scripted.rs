@@ -1,6 +1,7 @@
 //! The register against a server that does with each request what a script says.
 //!
-//! The server has one key and its revision, and keeps all values that it ever had.
+//! The server has one key and its revision, and keeps all values that it ever had. It may execute a request long after its
+//! client has given up.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
