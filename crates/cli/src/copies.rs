@@ -53,6 +53,7 @@ fn document(copies: &Copies) -> Value {
     json!({
         "view": copies.epoch,
         "replicas": copies.replicas,
+        "register": copies.register,
         "lacking": numbers(&copies.lacking()),
         "servers": copies.servers.iter().enumerate().map(server).collect::<Vec<_>>(),
     })
@@ -63,7 +64,8 @@ fn table(copies: &Copies) -> String {
         [] => "-".to_owned(),
         parts => parts.iter().map(|part| part.to_string()).collect::<Vec<_>>().join(", "),
     };
-    let mut text = format!("view {}, {} copies\n", copies.epoch, copies.replicas);
+    let register = copies.register.as_ref().map_or_else(String::new, |name| format!(", in {name}"));
+    let mut text = format!("view {}{register}, {} copies\n", copies.epoch, copies.replicas);
     let mut line = |server: &str, state: &str, serves: &str, backs_up: &str, fills: &str, address: &str| {
         writeln!(text, "{server:<8}{state:<8}{serves:<10}{backs_up:<10}{fills:<10}{address}")
             .expect("writing to a string does not fail");

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use clap::{Args, ValueEnum};
-use pando::{Backing, MemoryServer, MemoryServerConfig, VerbsOptions};
+use pando::{Backing, MemoryServer, MemoryServerConfig, RegisterAddress, VerbsOptions};
 use pando_lab::units::{self, parse_nanos, parse_size};
 use pando_server::memory_server_metrics;
 
@@ -52,6 +52,10 @@ pub struct MemoryServerArgs {
     /// Most bytes in a second that it reads from others to fill its copies
     #[arg(long, value_name = "SIZE", default_value = "256MiB", value_parser = parse_size)]
     copy_rate: u64,
+    /// A register outside the memory servers for a pool with copies, so that two of them suffice: a key of etcd, etcd://HOST:PORT[,HOST:PORT...]/PREFIX;
+    /// the same for all memory servers of a pool [default: they hold it together]
+    #[arg(long, value_name = "URL")]
+    register: Option<RegisterAddress>,
     /// A file with what clients must know to be let in [default: everybody on this host is]
     #[arg(long, value_name = "FILE")]
     secret_file: Option<PathBuf>,
@@ -88,6 +92,10 @@ pub fn run(args: &MemoryServerArgs) -> Result<(), Failure> {
         .lease(Duration::from_nanos(args.lease))
         .copy_rate(args.copy_rate)
         .secret(secret);
+    let config = match &args.register {
+        Some(register) => config.register(register.clone()),
+        None => config,
+    };
     let config = match args.fabric {
         ServedFabric::Tcp => config,
         ServedFabric::Verbs => config.verbs(args.verbs.clone()),

@@ -16,7 +16,9 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use clap::Args;
-use pando::{Access, Backing, Cluster, Config, Create, Durability, IndexOptions, VerbsOptions};
+use pando::{
+    Access, Backing, Cluster, Config, Create, Durability, IndexOptions, RegisterAddress, VerbsOptions,
+};
 use pando_lab::units::{self, parse_nanos, parse_size};
 use rustix::process::{Pid, Signal, kill_process};
 use serde::Deserialize;
@@ -43,7 +45,7 @@ pub struct UpArgs {
 #[derive(Args, Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Settings {
-    /// Memory servers [default: 2, with --replicas 3]
+    /// Memory servers [default: 2, with --replicas 3, with --register as many as copies]
     #[arg(long, value_name = "N")]
     memory_servers: Option<usize>,
     /// Compute servers [default: 2, with --durability process 1]
@@ -59,6 +61,9 @@ struct Settings {
     /// Copies of all memory; with 2, a memory server may be lost, and is started again [default: 1]
     #[arg(long, value_name = "N")]
     replicas: Option<usize>,
+    /// A register of the copies outside the memory servers: etcd://HOST:PORT[,HOST:PORT...]/PREFIX [default: they hold it together]
+    #[arg(long, value_name = "URL")]
+    register: Option<String>,
     /// Bytes of each memory server [default: 1GiB]
     #[arg(long, value_name = "SIZE")]
     memory: Option<String>,
@@ -120,6 +125,17 @@ impl Settings {
         }
     }
 
+    /// The register outside the memory servers, if that fits the other settings.
+    fn register(&self) -> Result<Option<RegisterAddress>, Failure> {
+        let parsed = self.register.as_deref().map(str::parse).transpose().map_err(Failure::bad_input)?;
+        match parsed {
+            Some(_) if self.replicas.unwrap_or(1) < 2 => {
+                Err(Failure::bad_input("a register is for copies of memory; --replicas 2 makes them"))
+            }
+            parsed => Ok(parsed),
+        }
+    }
+
     /// Merges two settings; these take precedence over `others`.
     fn or(self, others: Self) -> Self {
         Self {
@@ -128,6 +144,7 @@ impl Settings {
             durability: self.durability.or(others.durability),
             standby: self.standby || others.standby,
             replicas: self.replicas.or(others.replicas),
+            register: self.register.or(others.register),
             memory: self.memory.or(others.memory),
             backing: self.backing.or(others.backing),
             memory_cores: self.memory_cores.or(others.memory_cores),
@@ -154,6 +171,7 @@ struct Plan {
     durability: Durability,
     standby: bool,
     replicas: usize,
+    register: Option<RegisterAddress>,
     memory: u64,
     backing: Backing,
     memory_cores: usize,
@@ -183,7 +201,12 @@ impl Plan {
         let durability = settings.durability()?;
         let compute_servers = if durability == Durability::Off { 2 } else { 1 };
         let replicas = settings.replicas.unwrap_or(1);
-        let memory_servers = if replicas > 1 { 3 } else { 2 };
+        let register = settings.register()?;
+        let memory_servers = match &register {
+            Some(_) => replicas,
+            None if replicas > 1 => 3,
+            None => 2,
+        };
         let options = match (settings.key_size, settings.value_size) {
             (Some(key_size), Some(value_size)) => IndexOptions::fixed(key_size, value_size),
             (None, None) => IndexOptions::bytes(),
@@ -209,6 +232,7 @@ impl Plan {
             durability,
             standby: settings.standby,
             replicas,
+            register,
             memory: size(settings.memory, "1GiB")?,
             backing: match settings.backing {
                 None => Backing::Anonymous,
@@ -500,6 +524,9 @@ fn start_memory_server(plan: &Plan, number: usize, listen: &str) -> Result<Proce
     let mut command = plan.command("memory-server", number)?;
     command.args(["--listen", listen]);
     command.args(["--size", &plan.memory.to_string(), "--cores", &plan.memory_cores.to_string()]);
+    if let Some(register) = &plan.register {
+        command.args(["--register", &register.to_string()]);
+    }
     match &plan.backing {
         Backing::Anonymous => {}
         Backing::HugePages => _ = command.args(["--backing", "hugetlb"]),

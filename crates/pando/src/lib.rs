@@ -67,7 +67,7 @@ pub use pando_dex::balancer::{Balancer, BalancerConfig};
 pub use pando_dex::{DexError as IndexError, KeyRange, OffloadPolicy, ScanRange, SortedSource, Swapped};
 pub use pando_fabric::{FabricError, GlobalAddr, MemoryServerId, VerbCounts};
 pub use pando_fabric_net::wire::printable;
-pub use pando_fabric_net::{Secret, SecretError, ServerCounts};
+pub use pando_fabric_net::{BadRegister, RegisterAddress, Secret, SecretError, ServerCounts};
 pub use pando_fabric_verbs::VerbsOptions;
 pub use pando_pool::{PoolError, ProcessIdentity, ServerState, ServerUsage};
 pub use pando_rt::pin_to_core;

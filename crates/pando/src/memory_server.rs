@@ -18,7 +18,8 @@ use pando_fabric_local::{
     ExclusiveLock, HugePages, LocalConfig, LocalFabric, ServedRegion, ShmConfig, ShmFabric,
 };
 use pando_fabric_net::{
-    OtherWay, Secret, ServerConfig, ServerCounts, TcpConfig, TcpFabric, TcpServer, random_nonzero,
+    OtherWay, OutsideRegister, RegisterAddress, Secret, ServerConfig, ServerCounts, TcpConfig, TcpFabric,
+    TcpServer, random_nonzero,
 };
 use pando_fabric_verbs::VerbsOptions;
 
@@ -73,6 +74,7 @@ pub struct MemoryServerConfig {
     grace: Duration,
     lease: Duration,
     copy_rate: u64,
+    register: Option<RegisterAddress>,
     secret: Secret,
     verbs: Option<VerbsOptions>,
 }
@@ -91,6 +93,7 @@ impl MemoryServerConfig {
             grace: Duration::from_secs(10),
             lease: Duration::from_secs(1),
             copy_rate: 256 << 20,
+            register: None,
             secret: Secret::default(),
             verbs: None,
         }
@@ -164,6 +167,13 @@ impl MemoryServerConfig {
         self
     }
 
+    /// Register outside the memory servers that has the view of a pool with copies: a key of etcd. The same for all servers
+    /// of a pool; two suffice then. None: the servers hold it together, and more than half of them must answer each other.
+    pub fn register(mut self, address: RegisterAddress) -> Self {
+        self.register = Some(address);
+        self
+    }
+
     /// Secret that clients must present, at least 16 bytes; none.
     pub fn secret(mut self, secret: impl Into<Secret>) -> Self {
         self.secret = secret.into();
@@ -185,7 +195,8 @@ impl MemoryServer {
     ///
     /// # Errors
     /// [`Error::InvalidOption`] for an option out of its bounds; [`Error::Fabric`] for an address that cannot
-    /// be listened at, and for memory or a file that is not available.
+    /// be listened at, for memory or a file that is not available, and for a register that does not answer or has the view
+    /// of another pool than the file.
     pub fn start(config: &MemoryServerConfig) -> Result<Self> {
         check_count(config.cores, "cores", CORES_MAX)?;
         if config.grace < GRACE_MIN {
@@ -197,8 +208,14 @@ impl MemoryServer {
             return Err(Error::InvalidOption(text));
         }
         config.secret.check().map_err(|error| Error::InvalidOption(error.to_string()))?;
+        if config.register.is_some() && config.verbs.is_some() {
+            let text =
+                "memory that is reached by RDMA has no copies, so there is nothing for a register".to_owned();
+            return Err(Error::InvalidOption(text));
+        }
         let listener =
             TcpListener::bind(&config.listen).map_err(|error| listening(&config.listen, &error))?;
+        let register = config.register.as_ref().map(OutsideRegister::open).transpose()?;
         let (region, lock, incarnation) = memory(config)?;
         let settings = ServerConfig {
             secret: config.secret.clone(),
@@ -211,6 +228,7 @@ impl MemoryServer {
             lease: config.lease,
             copy_rate: config.copy_rate,
             acceptor: beside(&config.backing, "acceptor"),
+            register,
             may_have_copies: !matches!(&config.backing, Backing::File(path) if ShmFabric::is_device(path)),
             other_way: config
                 .verbs
@@ -279,6 +297,10 @@ pub fn memory_server_size(address: &str, access: &Access) -> Result<u64> {
 fn listening(listen: &str, error: &io::Error) -> Error {
     let (path, reason) = (format!("tcp://{listen}"), format!("cannot be listened at: {error}"));
     match error.kind() {
+        // What a file keeps of the group, or what the register has.
+        io::ErrorKind::InvalidData => {
+            pando_fabric::FabricError::Open { path: listen.to_owned(), reason: error.to_string() }.into()
+        }
         io::ErrorKind::InvalidInput | io::ErrorKind::AddrNotAvailable => {
             pando_fabric::FabricError::Open { path, reason }.into()
         }

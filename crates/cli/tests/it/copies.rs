@@ -18,29 +18,37 @@ const LEASE: &str = "800ms";
 const WAIT: Duration = Duration::from_secs(60);
 
 /// Memory servers of one pool.
-struct MemoryServers {
-    place: Arc<Place>,
-    servers: Vec<Daemon>,
-    pool: String,
+pub struct MemoryServers {
+    pub place: Arc<Place>,
+    pub servers: Vec<Daemon>,
+    pub pool: String,
+    /// More options of each.
+    options: String,
 }
 
 impl MemoryServers {
     /// With an index in a pool with two copies.
     fn new() -> Self {
-        let place = Arc::new(Place::new());
-        let servers: Vec<Daemon> = (0..SERVERS).map(|_| memory_server(&place, "127.0.0.1:0")).collect();
+        Self::with(SERVERS, "")
+    }
+
+    /// [`MemoryServers::new`] with so many servers, each with these options.
+    pub fn with(count: usize, options: &str) -> Self {
+        let (place, options) = (Arc::new(Place::new()), options.to_owned());
+        let servers: Vec<Daemon> =
+            (0..count).map(|_| memory_server(&place, "127.0.0.1:0", &options)).collect();
         let addresses: Vec<&str> = servers.iter().map(|server| server.address.as_str()).collect();
         let pool = format!("tcp://{}", addresses.join(","));
         place.ok(&format!("create --pool {pool} --replicas 2 --index n --boundaries @ --node-size 512"));
-        Self { place, servers, pool }
+        Self { place, servers, pool, options }
     }
 
-    fn cluster(&self) -> Cluster {
+    pub fn cluster(&self) -> Cluster {
         Cluster::of(Arc::clone(&self.place), self.pool.trim_start_matches("tcp://").to_owned())
     }
 
     /// Waits until all copies are there.
-    fn wait_for_copies(&self) {
+    pub fn wait_for_copies(&self) {
         let begun = Instant::now();
         loop {
             let told = self.place.run(&format!("pool copies --pool {} --json -", self.pool));
@@ -49,7 +57,7 @@ impl MemoryServers {
                 server["in_view"] == true && server["fills"] == serde_json::json!([])
             };
             let whole = document["servers"].as_array().map_or(0, |all| all.iter().filter(is_whole).count());
-            if whole == SERVERS && document["lacking"] == serde_json::json!([]) {
+            if whole == self.servers.len() && document["lacking"] == serde_json::json!([]) {
                 return;
             }
             assert!(begun.elapsed() < WAIT, "{told:?}");
@@ -58,7 +66,7 @@ impl MemoryServers {
     }
 
     /// Ends a server with a signal, and starts it again after `meanwhile`.
-    fn restart<T>(&mut self, number: usize, signal: &str, meanwhile: impl FnOnce() -> T) -> T {
+    pub fn restart<T>(&mut self, number: usize, signal: &str, meanwhile: impl FnOnce() -> T) -> T {
         self.servers[number].process.signal(signal);
         let done = meanwhile();
         let ended = self.servers.remove(number);
@@ -68,12 +76,12 @@ impl MemoryServers {
             // It is gone before the new one listens.
             _ => drop(ended),
         }
-        self.servers.insert(number, memory_server(&self.place, &listen));
+        self.servers.insert(number, memory_server(&self.place, &listen, &self.options));
         done
     }
 
     /// Ends the compute server. Opened by nobody else, the pool is in order then.
-    fn stop(&self, server: Daemon) {
+    pub fn stop(&self, server: Daemon) {
         server.process.signal("-TERM");
         let ended = server.process.end();
         assert_eq!(ended.status, 0, "{ended:?}");
@@ -82,12 +90,13 @@ impl MemoryServers {
     }
 }
 
-fn memory_server(place: &Arc<Place>, listen: &str) -> Daemon {
-    let arguments = format!("memory-server --size 64MiB --listen {listen} --grace 2s --lease {LEASE}");
+fn memory_server(place: &Arc<Place>, listen: &str, options: &str) -> Daemon {
+    let arguments =
+        format!("memory-server --size 64MiB --listen {listen} --grace 2s --lease {LEASE} {options}");
     Daemon::start(place, &arguments)
 }
 
-fn times() -> usize {
+pub fn times() -> usize {
     std::env::var("COPIES_TIMES").ok().and_then(|text| text.parse().ok()).unwrap_or(6)
 }
 
@@ -101,7 +110,7 @@ fn hand_over(cluster: &Cluster, server: Daemon, signal: &str, answered: &[Atomic
     (standby.join().expect("it takes over"), took)
 }
 
-fn report(what: &str, mut took: Vec<Duration>, errors: &[String]) {
+pub fn report(what: &str, mut took: Vec<Duration>, errors: &[String]) {
     took.sort();
     println!(
         "{} times {what} was lost; served again after {:?}, at most {:?}; {} changes failed, the first: {:?}",

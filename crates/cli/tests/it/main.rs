@@ -8,6 +8,7 @@ mod common;
 mod copies;
 mod elf;
 mod elf_bad_input;
+mod etcd;
 #[cfg(feature = "object-store")]
 #[path = "../../../pando/tests/it/fake_s3.rs"]
 #[allow(dead_code, reason = "the tests of the library use the rest")]

@@ -25,7 +25,7 @@ fn client(up: &Up, secret: &str) -> Client {
 }
 
 /// The child processes of `process`.
-fn children(process: u32) -> Vec<u32> {
+pub fn children(process: u32) -> Vec<u32> {
     let path = format!("/proc/{process}/task/{process}/children");
     let text = std::fs::read_to_string(path).expect("the kernel tells");
     text.split_whitespace().map(|pid| pid.parse().expect("a number")).collect()

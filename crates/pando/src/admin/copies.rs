@@ -16,6 +16,8 @@ pub struct Copies {
     pub epoch: u64,
     /// Number of copies that all memory shall have.
     pub replicas: usize,
+    /// The register outside the memory servers that has the views; `None` if the servers hold it.
+    pub register: Option<String>,
     /// By number.
     pub servers: Vec<ServerCopies>,
 }
@@ -80,6 +82,7 @@ impl Cluster {
             Copies {
                 epoch: view.epoch(),
                 replicas: view.replicas().into(),
+                register: view.register().map(str::to_owned),
                 servers: servers.map(of_server).collect(),
             }
         }))
