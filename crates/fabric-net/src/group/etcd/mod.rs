@@ -106,6 +106,7 @@ impl Etcd {
                 Err(reason) => Some(reason),
                 Ok(found) => {
                     let view = self.decode(found.as_ref())?;
+                    // Or another process has proposed the same, which is as good.
                     if found.as_ref().is_some_and(|found| Some(&found.value) == unknown.as_ref()) {
                         return Ok(view);
                     }

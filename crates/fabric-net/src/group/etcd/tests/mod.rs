@@ -1,7 +1,7 @@
 //! The register in etcd: against a server that loses, delays and spoils answers as a script says, and against a real etcd
 //! that is killed, stopped and cut off.
 //!
-//! All changes of a test are of one kind, and made by [`advance`]: server 2 leaves the view, or comes back with a
+//! All changes of a test are made by [`Proposed::advance`]: server 2 leaves the view, or comes back, each time with a
 //! number that was never used. So the history of views shows whether each one derives from the one before.
 
 mod real;
@@ -34,11 +34,13 @@ struct Proposed {
 impl Proposed {
     /// The successor of a view.
     fn advance(&self, view: &View) -> View {
-        let server = MemoryServerId(2);
+        let (server, number) = (MemoryServerId(2), 100 + self.numbers.fetch_add(1, Relaxed));
         let next = match view.incarnation(server) {
             Some(_) => view.without(server).expect("others have copies"),
-            None => view.readmit(server, 100 + self.numbers.fetch_add(1, Relaxed)).expect("it is out"),
+            None => view.readmit(server, number).expect("it is out"),
         };
+        // Two proposals are never equal.
+        let next = next.with_acceptor(server, number);
         let change = (view.encode(), next.encode());
         self.changes.lock().expect("no panic").insert(change);
         next
