@@ -9,11 +9,11 @@ mod copies;
 mod elf;
 mod elf_bad_input;
 mod etcd;
+mod failures;
 #[cfg(feature = "object-store")]
 #[path = "../../../pando/tests/it/fake_s3.rs"]
 #[allow(dead_code, reason = "the tests of the library use the rest")]
 mod fake_s3;
-mod failures;
 mod heirs;
 mod help;
 mod hosts;
