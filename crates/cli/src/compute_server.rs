@@ -7,11 +7,13 @@
 use std::io::{Write, stdout};
 use std::net::{SocketAddr, TcpListener};
 use std::path::Path;
-use std::time::Duration;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use clap::Args;
+use pando::backup::{Backup, BackupOptions, Destination};
 use pando::{Cluster, Config, Durability, Error, Index, OpenOptions, Ownership};
-use pando_lab::units::parse_size;
+use pando_lab::units::{parse_nanos, parse_size};
 use pando_server::{OperationConfig, OperationServer, compute_server_metrics};
 
 use crate::args::{AccessArgs, parse_durability};
@@ -52,6 +54,12 @@ pub struct ComputeServerArgs {
     /// While another process owns the partitions, wait until it gives them up or dies, and take them over
     #[arg(long)]
     standby: bool,
+    /// Make a backup of the pool from time to time, in a directory or at s3://BUCKET/PREFIX; the pool must have no other index
+    #[arg(long, value_name = "DESTINATION", requires = "backup_every")]
+    backup_to: Option<Destination>,
+    /// Time between two of these backups
+    #[arg(long, value_name = "TIME", requires = "backup_to", value_parser = parse_nanos)]
+    backup_every: Option<u64>,
     /// Threads that execute operations
     #[arg(long, value_name = "N", default_value = "1")]
     threads: usize,
@@ -66,6 +74,19 @@ impl ComputeServerArgs {
         let place = place(&self.memory);
         let config = pool::at(Path::new(&place), pool::access(&self.access)?)?;
         Ok(config.cache(self.cache).durability(self.durability))
+    }
+
+    /// Where backups go, and the time between two of them.
+    fn backups(&self) -> Result<Option<Backups>, Failure> {
+        match (&self.backup_to, self.backup_every) {
+            (Some(_), _) if self.durability == Durability::Off => Err(Failure::bad_input(
+                "backups while operations run need a log: --durability process, group:TIME or immediate",
+            )),
+            (Some(to), Some(every)) => {
+                Ok(Some(Backups { to: to.clone(), every: Duration::from_nanos(every) }))
+            }
+            _ => Ok(None),
+        }
     }
 
     fn ownership(&self) -> Ownership {
@@ -87,6 +108,7 @@ fn place(text: &str) -> String {
 }
 
 pub fn run(args: &ComputeServerArgs) -> Result<(), Failure> {
+    let backups = args.backups()?;
     let daemon = args.daemon.begin()?;
     let secret = pool::secret(args.access.operation_secret_file.as_deref())?;
     check_secrets(&pool::secret(args.access.secret_file.as_deref())?, &secret, args.daemon.insecure)?;
@@ -120,7 +142,12 @@ pub fn run(args: &ComputeServerArgs) -> Result<(), Failure> {
         announce(args, &index, at)?;
         // The reader may be gone.
         let _ = writeln!(stdout(), "compute server: {partitions} of index {} at {at}{metrics}", index.name());
-        follow(&index, &daemon);
+        thread::scope(|scope| {
+            if let Some(backups) = &backups {
+                scope.spawn(|| backups.make(cluster, &index, &daemon));
+            }
+            follow(&index, &daemon);
+        });
         tracing::info!("stopping: what is cached is written back");
         let withdrawn = index.withdraw();
         server.leave(LEAVING);
@@ -129,12 +156,53 @@ pub fn run(args: &ComputeServerArgs) -> Result<(), Failure> {
     })
 }
 
+/// Backups that are made from time to time.
+struct Backups {
+    to: Destination,
+    every: Duration,
+}
+
+impl Backups {
+    /// Makes backups until the daemon is to stop.
+    fn make(&self, cluster: &Cluster, index: &Index, daemon: &Daemon) {
+        let goes_on = || !daemon.is_to_stop();
+        let mut next = Instant::now() + self.every;
+        while goes_on() {
+            if Instant::now() < next {
+                thread::sleep(LOOK.min(next.saturating_duration_since(Instant::now())));
+                continue;
+            }
+            match self.one(cluster, index, &goes_on) {
+                Ok(made) => {
+                    tracing::info!("backup {}: {} entries, {} bytes", made.id, made.entries(), made.bytes());
+                }
+                Err(_) if !goes_on() => tracing::info!("the backup under way was stopped"),
+                Err(error) => tracing::error!("no backup was made: {error}"),
+            }
+            // A backup that takes longer than that is followed by a pause as well.
+            next = Instant::now() + self.every;
+        }
+    }
+
+    /// # Errors
+    /// If the pool has other indexes, which other processes may want; those of [`Cluster::backup`].
+    fn one(&self, cluster: &Cluster, index: &Index, goes_on: &dyn Fn() -> bool) -> Result<Backup, Error> {
+        let others: Vec<_> = cluster.index_names()?.into_iter().filter(|name| name != index.name()).collect();
+        if !others.is_empty() {
+            let text = format!("the pool has other indexes than {}: {}", index.name(), others.join(", "));
+            return Err(Error::InvalidOption(text));
+        }
+        let options = BackupOptions { goes_on: Some(goes_on), ..BackupOptions::default() };
+        cluster.backup(&self.to, &options)
+    }
+}
+
 /// Gives keys to other compute servers and takes keys from them, as the catalog and other processes want it, until the
 /// daemon is to stop.
 fn follow(index: &Index, daemon: &Daemon) {
     let mut told = String::new();
     while !daemon.is_to_stop() {
-        std::thread::sleep(FOLLOW);
+        thread::sleep(FOLLOW);
         let failed = match index.follow() {
             Ok(0) => String::new(),
             Ok(moves) => {

@@ -12,7 +12,7 @@ pub enum UnitError {
     NotASize(String),
     #[error("`{0}` is not a count; counts are written like 5000, 20m, 1.5k or 2g")]
     NotACount(String),
-    #[error("`{0}` is not a time; times are written like 500us, 1.5ms or 2s")]
+    #[error("`{0}` is not a time; times are written like 500us, 1.5ms, 2s or 1h")]
     NotATime(String),
     #[error("`{0}` is too large")]
     TooLarge(String),
@@ -34,8 +34,15 @@ const SIZES: [(&str, u64); 14] = [
     ("gb", 1_000_000_000),
     ("tb", 1_000_000_000_000),
 ];
-const TIMES: [(&str, u64); 5] =
-    [("ns", 1), ("us", 1_000), ("µs", 1_000), ("ms", 1_000_000), ("s", 1_000_000_000)];
+const TIMES: [(&str, u64); 7] = [
+    ("ns", 1),
+    ("us", 1_000),
+    ("µs", 1_000),
+    ("ms", 1_000_000),
+    ("s", 1_000_000_000),
+    ("min", 60_000_000_000),
+    ("h", 3_600_000_000_000),
+];
 const COUNTS: [(&str, u64); 5] =
     [("", 1), ("k", 1_000), ("m", 1_000_000), ("g", 1_000_000_000), ("b", 1_000_000_000)];
 
@@ -57,7 +64,7 @@ pub fn parse_count(text: &str) -> Result<u64, UnitError> {
     scaled(text, &COUNTS).ok_or_else(|| UnitError::NotACount(text.to_owned()))?.ok_or_else(|| too_large(text))
 }
 
-/// Parses nanoseconds: a number and `ns`, `us`, `µs`, `ms` or `s`.
+/// Parses nanoseconds: a number and `ns`, `us`, `µs`, `ms`, `s`, `min` or `h`.
 ///
 /// # Errors
 /// Text that is not a time, is not a whole number of nanoseconds, or exceeds 64 bits.
@@ -182,12 +189,18 @@ mod tests {
 
     #[test]
     fn times_read_as_people_write_them() {
-        for (text, ns) in
-            [("50ms", 50_000_000), ("1.5us", 1_500), ("2 s", 2_000_000_000), ("7ns", 7), ("3µs", 3_000)]
-        {
+        for (text, ns) in [
+            ("50ms", 50_000_000),
+            ("1.5us", 1_500),
+            ("2 s", 2_000_000_000),
+            ("7ns", 7),
+            ("3µs", 3_000),
+            ("1.5min", 90_000_000_000),
+            ("2h", 7_200_000_000_000),
+        ] {
             assert_eq!(parse_nanos(text), Ok(ns), "{text}");
         }
-        for text in ["", "5", "ms", "-1s", "0.5ns", "1min"] {
+        for text in ["", "5", "ms", "-1s", "0.5ns", "1day"] {
             assert!(parse_nanos(text).is_err(), "{text}");
         }
     }

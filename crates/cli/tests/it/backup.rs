@@ -1,7 +1,13 @@
 //! `pando backup`: pools go to files and come back in other shapes; what is not a whole backup is refused in one sentence.
 
+use std::time::Duration;
+
+use pando::backup::{self, RestoreOptions};
+use pando::remote::{Client, Service};
+use pando::{Cluster, Config};
 use serde_json::Value;
 
+use crate::common::running::Daemon;
 use crate::common::{Place, word_list};
 #[cfg(feature = "object-store")]
 use crate::common::{ran, words};
@@ -144,4 +150,75 @@ fn what_is_no_whole_backup_is_refused_in_one_sentence() {
     refused("backup restore backups --pool q.pando", 2, "is incomplete");
     assert!(place.ok("backup list backups").contains("incomplete"));
     assert!(!place.path("q.pando").exists(), "nothing was created");
+}
+
+/// Key `n` of those that are put one after the other.
+fn numbered(n: u64) -> [u8; 8] {
+    n.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_be_bytes()
+}
+
+#[test]
+fn a_compute_server_makes_backups_while_it_serves() {
+    let place = Place::new();
+    let memory = Daemon::memory_server(&place, "");
+    place.ok(&format!("create --pool {} --index n", memory.pool()));
+    let options =
+        "--listen 127.0.0.1:0 --cache 64KiB --durability process --backup-to backups --backup-every 20ms";
+    let server =
+        Daemon::start(&place, &format!("compute-server --memory {} --index n {options}", memory.address));
+    let session = match Client::find(&Config::tcp([memory.address.as_str()]), "n").expect("it is there") {
+        Service::Remote(index) => index.session(),
+        Service::Nobody => panic!("a compute server has it open"),
+    };
+    let backups = place.path("backups");
+    let whole = || backup::list(&backups).map_or(0, |all| all.iter().filter(|it| it.backup.is_ok()).count());
+    let mut put = 0;
+    while whole() < 4 || put < 20_000 {
+        session.put(&numbered(put), &put.to_be_bytes()).expect("it serves");
+        put += 1;
+    }
+    drop(session);
+    server.process.signal("-TERM");
+    let ended = server.process.end_within(Duration::from_secs(30));
+    assert_eq!(ended.status, 0, "{}", Daemon::log_of(&place, "compute-server"));
+    // One that was under way is gone.
+    let listed = backup::list(&backups).expect("there are some");
+    let ids = listed.iter().map(|listed| listed.backup.as_ref().expect("it is whole").id.as_str());
+    for id in ids
+        .collect::<Vec<_>>()
+        .split_last()
+        .map(|(last, others)| [*last, others[others.len() / 2]])
+        .expect("four")
+    {
+        let cluster = Cluster::open(Config::embedded().memory(32 << 20).huge_pages(false)).expect("opens");
+        let options = RestoreOptions { id: Some(id), ..RestoreOptions::default() };
+        let entries = backup::restore(&backups, &cluster, &options).expect("restored").entries();
+        let session = cluster.open_index("n").expect("it is there").session().expect("a session");
+        // Those that were put before one moment.
+        for n in 0..put {
+            let found = session.get(&numbered(n)).expect("readable");
+            assert_eq!(found, (n < entries).then(|| n.to_be_bytes().to_vec()), "{n} of {entries}, {id}");
+        }
+    }
+}
+
+#[test]
+fn backups_from_time_to_time_need_a_log_and_an_index_of_their_own() {
+    let place = Place::new();
+    place.ok("create --pool p.pando --index n");
+    let serve = "compute-server --memory p.pando --index n --listen 127.0.0.1:0";
+    let refused = place.refused(&format!("{serve} --backup-to backups --backup-every 1h"), 2);
+    assert!(refused.contains("need a log"), "{refused}");
+    place.refused(&format!("{serve} --durability process --backup-every 1h"), 2);
+    place.refused(&format!("{serve} --durability process --backup-to backups"), 2);
+    place.ok("create --pool p.pando --index m");
+    let options = "--durability process --backup-to backups --backup-every 10ms";
+    let server = Daemon::start(&place, &format!("{serve} {options}"));
+    let told = || Daemon::log_of(&place, "compute-server").contains("the pool has other indexes than n: m");
+    while !told() {
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    server.process.signal("-TERM");
+    assert_eq!(server.process.end_within(Duration::from_secs(30)).status, 0);
+    assert!(!place.path("backups").exists());
 }

@@ -77,7 +77,9 @@ const ARROWS: &[(&str, &[&str])] = &[
 
 /// External crates that only some project crates may use.
 const RESERVED: &[(&str, &[&str])] = &[
-    ("tokio", &["pando-server"]),
+    // The facade has it for object stores only.
+    ("tokio", &["pando-server", "pando"]),
+    ("object_store", &["pando"]),
     ("rdma-mummy-sys", &["pando-fabric-verbs"]),
     ("anyhow", &["pando-cli", "pando-server", "pando-lab-peers"]),
     ("scc", &["pando-lab-peers"]),

@@ -155,8 +155,7 @@ impl Work<'_> {
         scan(&mut |key, value| {
             // A scan of several trees goes on with the next one.
             if written.is_ok() {
-                written = out.push(key, Some(value));
-                self.tell(out.entries());
+                written = out.push(key, Some(value)).and_then(|()| self.tell(out.entries()));
             }
             written.is_ok()
         })?;
@@ -164,9 +163,22 @@ impl Work<'_> {
         Ok(out.finish()?)
     }
 
-    fn tell(&self, entries: u64) {
-        if let Some(progress) = self.options.progress.filter(|_| entries.is_multiple_of(1024)) {
-            progress(entries);
+    /// Tells the caller of the number of entries from time to time.
+    ///
+    /// # Errors
+    /// [`BackupError::Stopped`] if the caller says so then.
+    fn tell(&self, entries: u64) -> FileResult<()> {
+        if entries.is_multiple_of(1024) {
+            self.options.progress.inspect(|progress| progress(entries));
+            self.check_goes_on()?;
+        }
+        Ok(())
+    }
+
+    fn check_goes_on(&self) -> FileResult<()> {
+        match self.options.goes_on {
+            Some(goes_on) if !goes_on() => Err(BackupError::Stopped),
+            _ => Ok(()),
         }
     }
 
@@ -297,7 +309,7 @@ impl Work<'_> {
         sources.push(Source::memory(rest));
         let mut out = DataWriter::begin(files, &name, id)?;
         merge(&mut sources, |key, value| match value {
-            Some(_) => out.push(key, value),
+            Some(_) => out.push(key, value).and_then(|()| self.tell(out.entries())),
             None => Ok(()),
         })?;
         files.remove(&old)?;

@@ -1,6 +1,7 @@
 //! Backups as directories of a file system.
 //!
-//! The manifest is written last, under another name, persisted and renamed, so a directory without one is an incomplete backup.
+//! The manifest is written last, under another name, persisted and renamed, so a directory without one is an incomplete
+//! backup. Files are persisted when they end, and the directory with their names before the manifest is written.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, ErrorKind, Write};

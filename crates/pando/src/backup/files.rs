@@ -80,9 +80,16 @@ impl From<PathBuf> for Destination {
     }
 }
 
-impl<P: AsRef<Path> + ?Sized> From<&P> for Destination {
-    fn from(directory: &P) -> Self {
-        directory.as_ref().to_owned().into()
+// Not for texts, which may be URLs.
+impl From<&Path> for Destination {
+    fn from(directory: &Path) -> Self {
+        directory.to_owned().into()
+    }
+}
+
+impl From<&PathBuf> for Destination {
+    fn from(directory: &PathBuf) -> Self {
+        directory.clone().into()
     }
 }
 

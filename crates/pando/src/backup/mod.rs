@@ -37,11 +37,13 @@ pub struct BackupOptions<'p> {
     pub without_tables: bool,
     /// Called from time to time with the number of entries of an index that were written.
     pub progress: Option<&'p dyn Fn(u64)>,
+    /// Asked from time to time whether to go on; once it says no, the backup fails as [`BackupError::Stopped`].
+    pub goes_on: Option<&'p dyn Fn() -> bool>,
 }
 
 impl Default for BackupOptions<'_> {
     fn default() -> Self {
-        Self { changes_memory: 64 << 20, without_tables: false, progress: None }
+        Self { changes_memory: 64 << 20, without_tables: false, progress: None, goes_on: None }
     }
 }
 

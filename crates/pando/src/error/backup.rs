@@ -38,6 +38,8 @@ pub enum BackupError {
         .names.join(", ")
     )]
     Tables { names: Vec<String> },
+    #[error("the backup was stopped")]
+    Stopped,
     #[error("another backup of index {index:?} is under way")]
     UnderWay { index: String },
     #[error("index {index:?} was opened for writing while it was backed up; try again")]
@@ -56,7 +58,7 @@ fn other_places(scheme: &str) -> &'static str {
 impl BackupError {
     /// Whether the request or its files are at fault, rather than the execution.
     pub(super) fn is_bad_input(&self) -> bool {
-        !matches!(self, Self::File { .. } | Self::UnderWay { .. } | Self::Changed { .. })
+        !matches!(self, Self::File { .. } | Self::Stopped | Self::UnderWay { .. } | Self::Changed { .. })
     }
 }
 

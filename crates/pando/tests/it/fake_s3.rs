@@ -140,7 +140,7 @@ impl State {
             }
             () if asked.method == "GET" && asked.query.contains_key("list-type") => self.listed(&asked),
             () if asked.method == "GET" || asked.method == "HEAD" => self.read(&asked),
-            () => self.change(asked_of(&asked), &asked),
+            () => self.change(&asked),
         };
         let len = if asked.method == "HEAD" {
             String::new()
@@ -199,7 +199,8 @@ impl State {
         Answer { status: 206, headers, body: bytes[from..=to].to_vec() }
     }
 
-    fn change(&self, (method, upload): (&str, Option<&str>), asked: &Asked) -> Answer {
+    fn change(&self, asked: &Asked) -> Answer {
+        let (method, upload) = (asked.method.as_str(), asked.query.get("uploadId"));
         let mut objects = self.objects.lock().expect("nobody panics");
         let mut parts = self.parts.lock().expect("nobody panics");
         match (method, upload) {
@@ -245,8 +246,4 @@ impl State {
         }
         answer(if method == "DELETE" { 204 } else { 200 }, "")
     }
-}
-
-fn asked_of(asked: &Asked) -> (&str, Option<&str>) {
-    (&asked.method, asked.query.get("uploadId").map(String::as_str))
 }
