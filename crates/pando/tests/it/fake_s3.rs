@@ -155,11 +155,11 @@ impl State {
     }
 
     fn listed(&self, asked: &Asked) -> Answer {
-        let prefix = &asked.query["prefix"];
+        let prefix = asked.query.get("prefix").map_or("", String::as_str);
         let objects = self.objects.lock().expect("nobody panics");
         let mut body = "<ListBucketResult>".to_owned();
         let mut last = None;
-        for (key, bytes) in objects.iter().filter(|(key, _)| key.starts_with(prefix.as_str())) {
+        for (key, bytes) in objects.iter().filter(|(key, _)| key.starts_with(prefix)) {
             match key[prefix.len()..].split_once('/') {
                 None => {
                     body += &format!(

@@ -10,9 +10,13 @@ use crate::fake_s3::FakeS3;
 
 /// Backups below a prefix of the bucket.
 fn destination(store: &FakeS3) -> Destination {
+    destination_at(store, "s3://bucket/of/pando")
+}
+
+fn destination_at(store: &FakeS3, url: &str) -> Destination {
     let options = store.options();
     let options: Vec<_> = options.iter().map(|(name, value)| (*name, value.as_str())).collect();
-    Destination::in_object_store("s3://bucket/of/pando", &options).expect("a place")
+    Destination::in_object_store(url, &options).expect("a place")
 }
 
 /// A pool with an index of `entries` entries of 1,000 bytes.
@@ -55,7 +59,7 @@ fn a_backup_during_changes_has_the_state_of_one_moment() {
 fn a_large_index_is_sent_in_parts_and_read_again_although_requests_fail() {
     let store = FakeS3::start();
     store.fail_every(3);
-    let (cluster, to) = (cluster(30_000), destination(&store));
+    let (cluster, to) = (cluster(30_000), destination_at(&store, "s3://bucket"));
     let made = back_up(&cluster, &to).expect("it is made");
     assert_eq!(store.uploads(), [1, 0]);
     assert_eq!(backup::verify(&to, None, None).expect("it is whole"), made);
