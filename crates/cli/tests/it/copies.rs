@@ -80,6 +80,15 @@ impl MemoryServers {
         done
     }
 
+    /// Stops a server until `done` returns. It goes on then, and must not serve what it missed.
+    pub fn stop_while<T>(&self, number: usize, done: impl FnOnce() -> T) -> T {
+        let lost = &self.servers[number];
+        lost.process.signal("-STOP");
+        let result = done();
+        lost.process.signal("-CONT");
+        result
+    }
+
     /// Ends the compute server. Opened by nobody else, the pool is in order then.
     pub fn stop(&self, server: Daemon) {
         server.process.signal("-TERM");
@@ -136,11 +145,7 @@ fn memory_servers_are_lost_one_after_the_other_and_clients_go_on() {
             if round % 2 == 0 {
                 took.push(memory.restart(number, "-KILL", || await_answers(answered)));
             } else {
-                let lost = &memory.servers[number];
-                // It goes on later, and must not serve what it missed.
-                lost.process.signal("-STOP");
-                took.push(await_answers(answered));
-                lost.process.signal("-CONT");
+                took.push(memory.stop_while(number, || await_answers(answered)));
             }
         }
         await_answers(answered);

@@ -40,13 +40,7 @@ fn either_of_two_memory_servers_is_lost_and_clients_go_on() {
             memory.wait_for_copies();
             match round % 3 {
                 0 => took.push(memory.restart(round / 3 % 2, "-KILL", || await_answers(answered))),
-                1 => {
-                    let lost = &memory.servers[round / 3 % 2];
-                    // It goes on later, and must not serve what it missed.
-                    lost.process.signal("-STOP");
-                    took.push(await_answers(answered));
-                    lost.process.signal("-CONT");
-                }
+                1 => took.push(memory.stop_while(round / 3 % 2, || await_answers(answered))),
                 _ => {
                     // Nothing is served without etcd, and nothing is lost.
                     etcd.kill();

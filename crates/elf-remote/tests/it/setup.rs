@@ -82,3 +82,18 @@ impl Setup {
         self.fabric.plan(&FaultPlan::draw(self.random.next(), &drawn, &bounds));
     }
 }
+
+/// Threads of the two compute servers, in turn.
+pub fn threads(fabric: &SimFabric, number: usize, seed: u64) -> Vec<DynEndpoint> {
+    (0..number).map(|thread| DynEndpoint::new(fabric.thread(thread % 2, seed * 10 + thread as u64))).collect()
+}
+
+/// Runs two slots on each thread to their ends; returns their outputs by thread and slot.
+pub fn run_slots<F: Future>(
+    fabric: &SimFabric,
+    threads: &[DynEndpoint],
+    make: impl FnMut(usize, u32) -> F,
+) -> Vec<Vec<F::Output>> {
+    let running: Vec<_> = threads.iter().map(DynEndpoint::as_type).collect();
+    fabric.run(&running, 2, make)
+}

@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::common::{account, allocated, build};
 use crate::model::brute_force;
-use crate::setup::{KINDS, Setup, seeds};
+use crate::setup::{KINDS, Setup, run_slots, seeds, threads};
 use pando_elf::{BuildOptions, CodeTable, Elf, Interval, LayoutKind, Predicate};
 use pando_elf_remote::{Publisher, ReadOptions, Reader, RemoteError};
 use pando_fabric::{DynEndpoint, Endpoint, Nanos, Random, VerbCounts};
@@ -193,22 +193,16 @@ pub fn run(seed: u64, kinds: &[FaultKind]) -> (u64, u64, usize, VerbCounts) {
     let direct = DynEndpoint::new(cluster.fabric.direct(99));
     let others = allocated(&direct, &cluster.pool);
     let readers: Vec<_> = (0..2).map(|_| Reader::new(cluster.pool.clone(), "elf", cluster.options)).collect();
-    let threads: Vec<_> = (0..THREADS)
-        .map(|thread| DynEndpoint::new(cluster.fabric.thread(thread % 2, seed * 10 + thread as u64)))
-        .collect();
-    let outputs = cluster.fabric.run(
-        &threads.iter().map(DynEndpoint::as_type).collect::<Vec<_>>(),
-        2,
-        |thread, slot| {
-            let (cluster, readers, threads) = (&cluster, &readers, &threads);
-            async move {
-                match (thread < PUBLISHERS, slot) {
-                    (true, 0) => (Vec::new(), cluster.publish(thread, &threads[thread]).await, 0),
-                    _ => cluster.query(&readers[thread % 2], &threads[thread]).await,
-                }
+    let threads = threads(&cluster.fabric, THREADS, seed);
+    let outputs = run_slots(&cluster.fabric, &threads, |thread, slot| {
+        let (cluster, readers, threads) = (&cluster, &readers, &threads);
+        async move {
+            match (thread < PUBLISHERS, slot) {
+                (true, 0) => (Vec::new(), cluster.publish(thread, &threads[thread]).await, 0),
+                _ => cluster.query(&readers[thread % 2], &threads[thread]).await,
             }
-        },
-    );
+        }
+    });
     let (mut answers, mut failures, mut restarts) = (Vec::new(), 0, 0);
     for (found, failed, again) in outputs.into_iter().flatten() {
         answers.extend(found);

@@ -8,7 +8,7 @@ use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::common::allocated;
-use crate::setup::{KINDS, Setup, seeds};
+use crate::setup::{KINDS, Setup, run_slots, seeds, threads};
 use crate::tables::{encoded, spec};
 use pando_elf::{LayoutKind, Value};
 use pando_elf_remote::{
@@ -190,22 +190,16 @@ pub fn run(seed: u64, kinds: &[FaultKind]) -> (u64, u64) {
     let others = allocated(&direct, &cluster.pool);
     let readers: Vec<_> =
         (0..2).map(|_| TableReader::new(cluster.pool.clone(), "t", cluster.options)).collect();
-    let threads: Vec<_> = (0..THREADS)
-        .map(|thread| DynEndpoint::new(cluster.fabric.thread(thread % 2, seed * 10 + thread as u64)))
-        .collect();
-    let outputs = cluster.fabric.run(
-        &threads.iter().map(DynEndpoint::as_type).collect::<Vec<_>>(),
-        2,
-        |thread, slot| {
-            let (cluster, readers, threads) = (&cluster, &readers, &threads);
-            async move {
-                match (thread < WRITERS, slot) {
-                    (true, 0) => (0, cluster.change(thread, &threads[thread]).await),
-                    _ => cluster.query(&readers[thread % 2], &threads[thread]).await,
-                }
+    let threads = threads(&cluster.fabric, THREADS, seed);
+    let outputs = run_slots(&cluster.fabric, &threads, |thread, slot| {
+        let (cluster, readers, threads) = (&cluster, &readers, &threads);
+        async move {
+            match (thread < WRITERS, slot) {
+                (true, 0) => (0, cluster.change(thread, &threads[thread]).await),
+                _ => cluster.query(&readers[thread % 2], &threads[thread]).await,
             }
-        },
-    );
+        }
+    });
     let (mut answers, mut failures) = (0, 0);
     for (given, failed) in outputs.into_iter().flatten() {
         (answers, failures) = (answers + given, failures + failed);
