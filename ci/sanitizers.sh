@@ -19,7 +19,7 @@ unsafe_files=$(grep -rlE '\bunsafe (\{|impl|fn)' --include='*.rs' crates/*/src |
 # Sanitizer, package, module of its tests.
 run() {
     echo "-- $1: $2, $3"
-    RUSTFLAGS="-Zsanitizer=$1 -Cunsafe-allow-abi-mismatch=sanitizer" \
+    CARGO_PROFILE_RELEASE_DEBUG=line-tables-only RUSTFLAGS="-Zsanitizer=$1 -Cunsafe-allow-abi-mismatch=sanitizer" \
         CARGO_TARGET_DIR="target-$1" \
         TSAN_OPTIONS="exitcode=0 suppressions=$PWD/ci/tsan.supp log_path=$PWD/target-$1/reports/$2" \
         cargo +nightly test --release --target "$host" -p "$2" --test it "$3::"

@@ -17,6 +17,7 @@ use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
+use std::sync::Mutex;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -208,15 +209,28 @@ fn main() -> ExitCode {
     let times = std::env::var("KILLED_TIMES").ok().and_then(|text| text.parse().ok()).unwrap_or(40);
     before_the_first_log();
     let only = std::env::var("KILLED_PLAN").ok();
-    for (number, plan) in PLANS.iter().enumerate() {
-        // Memory servers keep their memory.
-        let is_possible = plan.servers == 0 || !cfg!(feature = "power");
-        if is_possible && only.as_ref().is_none_or(|only| plan.name.starts_with(only.as_str())) {
-            run(number, times);
-        }
-    }
+    let mut wanted: Vec<usize> = (0..PLANS.len()).collect();
+    // Memory servers keep their memory.
+    wanted.retain(|&number| PLANS[number].servers == 0 || !cfg!(feature = "power"));
+    wanted.retain(|&number| only.as_ref().is_none_or(|only| PLANS[number].name.starts_with(only.as_str())));
+    run_all(wanted, times);
     println!("test result: ok");
     ExitCode::SUCCESS
+}
+
+/// Runs plans on as many threads as there are cores. Those behind, which take longest, begin.
+fn run_all(wanted: Vec<usize>, times: u64) {
+    let wanted = Mutex::new(wanted);
+    let next = || wanted.lock().expect("nobody panicked with it").pop();
+    thread::scope(|scope| {
+        for _ in 0..thread::available_parallelism().map_or(1, usize::from) {
+            scope.spawn(|| {
+                while let Some(number) = next() {
+                    run(number, times);
+                }
+            });
+        }
+    });
 }
 
 /// A plan that ends before any log is made; behind it, the index that it opens without one, if any.

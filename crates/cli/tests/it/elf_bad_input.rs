@@ -9,10 +9,14 @@ const POOL: &str = "--pool p.pando";
 /// A pool with a table and an index.
 fn place() -> Place {
     let place = Place::new();
+    fill(&place);
+    place
+}
+
+fn fill(place: &Place) {
     place.write("sold.csv", "id,kind,price\n1,pear,2.50\n2,plum,3.1\n3,pear,\n");
     place.ok(&format!("elf build sold.csv {POOL} --index sold"));
     place.ok(&format!("load sold.csv {POOL} --index keys"));
-    place
 }
 
 fn check(place: &Place) {
@@ -140,7 +144,9 @@ fn a_build_that_is_killed_leaves_the_pool_as_it_was() {
 
 #[test]
 fn a_damaged_table_is_said_to_be_and_can_be_dropped() {
-    let place = place();
+    let place = Place::new();
+    place.ok("create --pool p.pando --pool-size 16MiB --index other");
+    fill(&place);
     let path = place.path("p.pando");
     let mut bytes = std::fs::read(&path).expect("it is there");
     let magic = bytes.windows(8).position(|bytes| bytes == b"PANDOELF").expect("the image of the table");

@@ -8,8 +8,11 @@ use std::time::{Duration, Instant};
 use crate::common::running::{Daemon, Running};
 use crate::common::{Place, word_list};
 
-/// Longer than any deadline here (10 s per operation, and several of them until a command gives up), also on
-/// a busy machine.
+/// Of each operation of a benchmark.
+const DEADLINE: &str = "--deadline 4s";
+
+/// Longer than any deadline here (10 s per operation where none is given, and several of them until a command gives up), also
+/// on a busy machine.
 const LONG: Duration = Duration::from_secs(100);
 
 /// Waits until the index exists.
@@ -29,34 +32,44 @@ fn endless(place: &Place, pool: &str) -> Running {
         _ => "",
     };
     let bench = place.start(&format!(
-        "bench --pool {pool} {fabric} --compute-servers 2 --threads 1 --keys 200k --warmup 1k --ops 1000m --cache 256KiB --workload write-intensive"
+        "bench --pool {pool} {fabric} --compute-servers 2 --threads 1 --keys 200k --warmup 1k --ops 1000m --cache 256KiB {DEADLINE} \
+         --workload write-intensive"
     ));
     wait_until_made(place, pool, "bench");
     std::thread::sleep(Duration::from_millis(500));
     bench
 }
 
-#[test]
-fn a_memory_server_that_is_killed_or_stopped_is_an_error_and_no_hang() {
-    for signal in ["-KILL", "-STOP"] {
-        let place = Place::new();
-        let server = Daemon::memory_server(&place, "");
-        let pool = server.pool();
-        let bench = endless(&place, &pool);
-        server.process.signal(signal);
-        let ended = bench.end_within(LONG);
-        assert_eq!(ended.status, 1, "{signal}: {ended:?}");
-        assert!(ended.stderr.contains("memory server 0"), "{signal}: {ended:?}");
-        let status = place.run(&format!("status --pool {pool}"));
-        assert_eq!(status.status, 1, "{status:?}");
-        assert!(status.stdout.contains("CANNOT BE REACHED"), "{status:?}");
-        if signal == "-STOP" {
-            // Its memory is still there.
-            server.process.signal("-CONT");
-            let status = place.run(&format!("status --pool {pool}"));
-            assert!(status.stdout.contains("index bench"), "{status:?}");
-        }
+/// Kills or stops the memory server of a benchmark.
+fn memory_server_fails(signal: &str) {
+    let place = Place::new();
+    let server = Daemon::memory_server(&place, "");
+    let pool = server.pool();
+    let bench = endless(&place, &pool);
+    server.process.signal(signal);
+    let ended = bench.end_within(LONG);
+    assert_eq!(ended.status, 1, "{signal}: {ended:?}");
+    assert!(ended.stderr.contains("memory server 0"), "{signal}: {ended:?}");
+    let status = || place.run(&format!("status --pool {pool} {DEADLINE}"));
+    let unreachable = status();
+    assert_eq!(unreachable.status, 1, "{unreachable:?}");
+    assert!(unreachable.stdout.contains("CANNOT BE REACHED"), "{unreachable:?}");
+    if signal == "-STOP" {
+        // Its memory is still there.
+        server.process.signal("-CONT");
+        let again = status();
+        assert!(again.stdout.contains("index bench"), "{again:?}");
     }
+}
+
+#[test]
+fn a_memory_server_that_is_killed_is_an_error_and_no_hang() {
+    memory_server_fails("-KILL");
+}
+
+#[test]
+fn a_memory_server_that_is_stopped_is_an_error_and_no_hang() {
+    memory_server_fails("-STOP");
 }
 
 /// Kills or stops a benchmark on `pool` while another process loads words, all of which must be present at
@@ -103,13 +116,21 @@ fn client_fails(place: &Place, pool: &str, signal: &str) {
     );
 }
 
+/// With a memory server of its own.
+fn client_over_tcp_fails(signal: &str) {
+    let place = Place::new();
+    let server = Daemon::memory_server(&place, "");
+    client_fails(&place, &server.pool(), signal);
+}
+
 #[test]
-fn a_client_over_tcp_that_is_killed_or_stopped_keeps_nobody_from_working() {
-    for signal in ["-KILL", "-STOP"] {
-        let place = Place::new();
-        let server = Daemon::memory_server(&place, "");
-        client_fails(&place, &server.pool(), signal);
-    }
+fn a_client_over_tcp_that_is_killed_keeps_nobody_from_working() {
+    client_over_tcp_fails("-KILL");
+}
+
+#[test]
+fn a_client_over_tcp_that_is_stopped_keeps_nobody_from_working() {
+    client_over_tcp_fails("-STOP");
 }
 
 #[test]

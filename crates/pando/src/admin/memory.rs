@@ -150,6 +150,15 @@ impl Cluster {
         server: MemoryServerId,
         mut progress: impl FnMut(DrainProgress),
     ) -> Result<DrainProgress> {
+        self.drain_with(server, &mut progress)
+    }
+
+    /// Compiled in this crate, unlike what is generic.
+    fn drain_with(
+        &self,
+        server: MemoryServerId,
+        progress: &mut dyn FnMut(DrainProgress),
+    ) -> Result<DrainProgress> {
         let shared = &self.shared;
         shared.writable()?;
         shared.config.check_unlogged("moving nodes between memory servers")?;
@@ -165,7 +174,7 @@ impl Cluster {
                 return Ok(DrainProgress::default());
             }
             let worked = self.all_indexes(ep, &registry, |record| record.root.server() == server)?;
-            let drained = self.drain_worked(ep, &worked, server, &mut progress);
+            let drained = self.drain_worked(ep, &worked, server, progress);
             let released = release(shared, ep, worked);
             let drained = drained?;
             released?;
@@ -180,7 +189,7 @@ impl Cluster {
         ep: &AnyEndpoint,
         worked: &[Worked<'_>],
         server: MemoryServerId,
-        progress: &mut impl FnMut(DrainProgress),
+        progress: &mut dyn FnMut(DrainProgress),
     ) -> Result<DrainProgress> {
         let pool = &self.shared.pool;
         let usage = block_on(ep, pool.usage(ep))?;
@@ -225,6 +234,11 @@ impl Cluster {
     /// [`Error::PartitionOwned`] with the process that owns a partition of an index; errors of operations.
     /// Nodes that were moved stay where they are then.
     pub fn spread_indexes(&self, mut progress: impl FnMut(u64)) -> Result<u64> {
+        self.spread_with(&mut progress)
+    }
+
+    /// Compiled in this crate, unlike what is generic.
+    fn spread_with(&self, progress: &mut dyn FnMut(u64)) -> Result<u64> {
         let shared = &self.shared;
         shared.writable()?;
         shared.config.check_unlogged("moving nodes between memory servers")?;
@@ -304,7 +318,7 @@ fn drain_tree<L: Layout>(
     tree: &Tree<L>,
     server: MemoryServerId,
     done: &mut DrainProgress,
-    progress: &mut impl FnMut(DrainProgress),
+    progress: &mut dyn FnMut(DrainProgress),
 ) -> Result<()> {
     let before = *done;
     let mut add = |drained: pando_dex::Drained| {

@@ -371,8 +371,13 @@ impl Selection {
     /// # Errors
     /// [`Error::Elf`] for a column that the table does not have; otherwise as for [`Selection::count`].
     pub fn rows<S: AsRef<str>>(&self, columns: &[S]) -> Result<Rows> {
+        let columns: Vec<&str> = columns.iter().map(AsRef::as_ref).collect();
+        self.rows_of(&columns)
+    }
+
+    fn rows_of(&self, columns: &[&str]) -> Result<Rows> {
         let schema = self.elf.schema()?;
-        let position = |name: &S| schema.position(name.as_ref());
+        let position = |name: &&str| schema.position(name);
         let places: pando_elf::Result<Vec<usize>> = columns.iter().map(position).collect();
         let places = places.map_err(|error| Error::of_elf(self.elf.name(), error))?;
         let data = &self.elf.data;

@@ -193,10 +193,10 @@ impl<'s> AsyncSession<'s> {
     pub async fn scan(
         &self,
         range: &ScanRange<'_>,
-        visit: impl FnMut(&[u8], &[u8]) -> bool,
+        mut visit: impl FnMut(&[u8], &[u8]) -> bool,
     ) -> Result<usize> {
         if self.session.reading {
-            return Box::pin(reading::scan(self.session, range, visit)).await;
+            return Box::pin(reading::scan(self.session, range, &mut visit)).await;
         }
         self.scan_routed(range, visit).await
     }

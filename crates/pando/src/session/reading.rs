@@ -177,7 +177,7 @@ pub(super) async fn multi_get<K: AsRef<[u8]>>(
 pub(super) async fn scan(
     session: &Session,
     range: &ScanRange<'_>,
-    mut visit: impl FnMut(&[u8], &[u8]) -> bool,
+    visit: &mut dyn FnMut(&[u8], &[u8]) -> bool,
 ) -> Result<usize> {
     let mut last: Option<Vec<u8>> = None;
     let mut visited = 0;
