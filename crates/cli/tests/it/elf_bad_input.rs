@@ -145,7 +145,7 @@ fn a_build_that_is_killed_leaves_the_pool_as_it_was() {
 #[test]
 fn a_damaged_table_is_said_to_be_and_can_be_dropped() {
     let place = Place::new();
-    place.ok("create --pool p.pando --pool-size 16MiB --index other");
+    place.ok("create --pool p.pando --pool-size 16MiB --index keys");
     fill(&place);
     let path = place.path("p.pando");
     let mut bytes = std::fs::read(&path).expect("it is there");
