@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use crate::common::running::{Daemon, Running};
 use crate::common::{Place, word_list};
 
-/// Of each operation of a benchmark.
+/// Of what has to do with a memory server that is gone: less than the default, to wait less for it.
 const DEADLINE: &str = "--deadline 4s";
 
 /// Longer than any deadline here (10 s per operation where none is given, and several of them until a command gives up), also
