@@ -163,7 +163,7 @@ fn a_compute_server_makes_backups_while_it_serves() {
     let memory = Daemon::memory_server(&place, "");
     place.ok(&format!("create --pool {} --index n", memory.pool()));
     let options =
-        "--listen 127.0.0.1:0 --cache 64KiB --durability process --backup-to backups --backup-every 20ms";
+        "--listen HERE --cache 64KiB --durability process --backup-to backups --backup-every 20ms";
     let server =
         Daemon::start(&place, &format!("compute-server --memory {} --index n {options}", memory.address));
     let session = match Client::find(&Config::tcp([memory.address.as_str()]), "n").expect("it is there") {
@@ -208,7 +208,7 @@ fn a_compute_server_makes_backups_while_it_serves() {
 fn backups_from_time_to_time_need_a_log_and_an_index_of_their_own() {
     let place = Place::new();
     place.ok("create --pool p.pando --index n");
-    let serve = "compute-server --memory p.pando --index n --listen 127.0.0.1:0";
+    let serve = "compute-server --memory p.pando --index n --listen HERE";
     let refused = place.refused(&format!("{serve} --backup-to backups --backup-every 1h"), 2);
     assert!(refused.contains("need a log"), "{refused}");
     place.refused(&format!("{serve} --durability process --backup-every 1h"), 2);

@@ -105,7 +105,7 @@ fn a_register_that_does_not_fit_is_refused() {
     );
     let Some(etcd) = RealEtcd::start() else { return };
     let memory_server = |options: &str| {
-        Daemon::start(&place, &format!("memory-server --size 64MiB --listen 127.0.0.1:0 {options}"))
+        Daemon::start(&place, &format!("memory-server --size 64MiB --listen HERE {options}"))
     };
     let (ours, other) = (register(&etcd, "ours"), register(&etcd, "other"));
     let pair =

@@ -151,7 +151,7 @@ fn an_index_that_was_lost_is_dropped_or_made_anew_while_others_are_in_use() {
         place.ok(&format!("create --pool {pool} --index {index}"));
     }
     let serve = |index: &str| {
-        let listen = "compute-server --listen 127.0.0.1:0 --cache 1MiB";
+        let listen = "compute-server --listen HERE --cache 1MiB";
         Daemon::start(&place, &format!("{listen} --memory {} --index {index}", server.address))
     };
     let kept = serve("kept");
@@ -181,7 +181,7 @@ fn an_index_that_was_lost_is_dropped_or_made_anew_while_others_are_in_use() {
 
 /// Three memory servers with one pool, and one with another.
 fn two_pools(place: &Place) -> [Daemon; 4] {
-    let servers = [(); 4].map(|()| Daemon::start(place, "memory-server --listen 127.0.0.1:0 --size 16MiB"));
+    let servers = [(); 4].map(|()| Daemon::start(place, "memory-server --listen HERE --size 16MiB"));
     let [a, b, c, other] = servers.each_ref().map(|server| server.address.as_str());
     place.write("fruit.txt", "plum\npear\n");
     place.ok(&format!("load fruit.txt --pool tcp://{a},{b},{c} --index fruit"));
@@ -216,7 +216,7 @@ fn any_memory_servers_of_a_pool_find_the_others() {
     let bench = place.ok(&format!("bench --pool tcp://{b} {bench}"));
     assert!(bench.contains("\"memory_servers\": 3") || bench.contains("\"memory_servers\":3"), "{bench}");
     // A joining server is named beside one of the pool's; afterwards any of them finds the others.
-    let joins = Daemon::start(&place, "memory-server --listen 127.0.0.1:0 --size 16MiB");
+    let joins = Daemon::start(&place, "memory-server --listen HERE --size 16MiB");
     let joins = joins.address.as_str();
     let added = place.ok(&format!("pool add-server --pool tcp://{b},{joins}"));
     assert_eq!(added, "memory server 3 is in use\n");
@@ -253,7 +253,7 @@ fn a_memory_server_that_is_not_where_it_was_is_named_until_all_were_named_again(
     let place = Place::new();
     let start = |number: usize| {
         let backing = format!("--backing memory-{number} --size 16MiB");
-        Daemon::start(&place, &format!("memory-server --listen 127.0.0.1:0 {backing}"))
+        Daemon::start(&place, &format!("memory-server --listen HERE {backing}"))
     };
     let servers = [0, 1, 2].map(start);
     let [a, b, c] = servers.each_ref().map(|server| server.address.as_str());

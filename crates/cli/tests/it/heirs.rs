@@ -55,7 +55,7 @@ impl Cluster {
     /// [`Cluster::compute_server`] for some of the two partitions.
     fn compute_server_of(&self, partitions: &str) -> thread::JoinHandle<Daemon> {
         let arguments = format!(
-            "compute-server --memory {} --index n --listen 127.0.0.1:0 --cache 64KiB --durability process --standby \
+            "compute-server --memory {} --index n --listen HERE --cache 64KiB --durability process --standby \
              --partition {partitions}",
             self.addresses
         );

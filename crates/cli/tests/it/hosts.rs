@@ -60,7 +60,7 @@ impl Cluster {
 
     /// Starts a compute server of the words on the host of the calling thread.
     fn compute_server(&self) -> Daemon {
-        let what = "--index words --listen 127.0.0.1:0 --cache 256KiB";
+        let what = "--index words --listen HERE --cache 256KiB";
         Daemon::start(
             &self.place,
             &format!("compute-server --memory {} {DEADLINE_ARG} {what}", self.addresses),

@@ -113,7 +113,7 @@ fn what_needs_the_partitions_of_a_running_compute_server_is_refused() {
     place.ok("load words.txt --pool grove.pando --index words");
     let daemon = Daemon::start(
         &place,
-        "compute-server --memory grove.pando --index words --partition 0,1 --listen 127.0.0.1:0",
+        "compute-server --memory grove.pando --index words --partition 0,1 --listen HERE",
     );
     let owner = format!("process {} at {}", daemon.process.id(), daemon.address);
     for (arguments, what) in [

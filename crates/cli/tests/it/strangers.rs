@@ -39,7 +39,7 @@ impl Servers {
         let compute = Daemon::start(
             &place,
             &format!(
-                "compute-server --memory {} --secret-file secret --operation-secret-file port-secret --listen 127.0.0.1:0 --index trees --cache 1MiB \
+                "compute-server --memory {} --secret-file secret --operation-secret-file port-secret --listen HERE --index trees --cache 1MiB \
                  --strangers-max 32",
                 memory.address
             ),

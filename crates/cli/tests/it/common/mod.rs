@@ -6,8 +6,10 @@ pub mod up;
 
 use std::ffi::OsStr;
 use std::io::Write;
+use std::net::Ipv4Addr;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicU16, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -23,16 +25,26 @@ pub struct Ran {
     pub stderr: String,
 }
 
-/// A temporary directory to run the program in.
-pub struct Place(TempDir);
+/// A temporary directory to run the program in, and a loopback address for its daemons.
+pub struct Place {
+    directory: TempDir,
+    /// So that no daemon of another place gets the port of one that was killed.
+    pub address: Ipv4Addr,
+}
 
 impl Place {
     pub fn new() -> Place {
-        Place(tempfile::tempdir().expect("a temporary directory"))
+        static PLACES: AtomicU16 = AtomicU16::new(1);
+        let [high, low] = PLACES.fetch_add(1, Ordering::Relaxed).to_be_bytes();
+        let address = match cfg!(target_os = "linux") {
+            true => Ipv4Addr::new(127, 1 + (std::process::id() % 250) as u8, high, low),
+            false => Ipv4Addr::LOCALHOST,
+        };
+        Place { directory: tempfile::tempdir().expect("a temporary directory"), address }
     }
 
     pub fn path(&self, name: &str) -> PathBuf {
-        self.0.path().join(name)
+        self.directory.path().join(name)
     }
 
     pub fn write(&self, name: &str, content: impl AsRef<[u8]>) {
@@ -56,7 +68,7 @@ impl Place {
                 command
             }
         };
-        command.args(arguments).current_dir(self.0.path()).stdin(Stdio::null());
+        command.args(arguments).current_dir(self.directory.path()).stdin(Stdio::null());
         command
     }
 

@@ -81,7 +81,9 @@ pub struct Daemon {
 }
 
 impl Daemon {
+    /// Starts one; `--listen HERE` stands for a free port of the place.
     pub fn start(place: &Place, arguments: &str) -> Daemon {
+        let arguments = &arguments.replace("--listen HERE", &format!("--listen {}:0", place.address));
         let name = arguments.split(' ').next().expect("the command");
         let log = File::options().create(true).append(true).open(place.path(&format!("{name}.log")));
         let mut command = place.command(words(arguments));
@@ -97,7 +99,7 @@ impl Daemon {
     }
 
     pub fn memory_server(place: &Place, arguments: &str) -> Daemon {
-        Daemon::start(place, &format!("memory-server --listen 127.0.0.1:0 --size 128MiB {arguments}"))
+        Daemon::start(place, &format!("memory-server --listen HERE --size 128MiB {arguments}"))
     }
 
     /// Log of all daemons with this name.
