@@ -1,8 +1,9 @@
 //! Attached processes: their identities, and the attach table on memory server 0.
 //!
 //! A process claims an entry by compare-and-swap, writes its identity behind it, and marks the entry
-//! complete. Then it checks the other entries and, if it may proceed, settles its own. A clean detach clears
-//! the entry. So an entry whose process is gone means that the pool was not closed cleanly: that process's
+//! complete, by compare-and-swap too: who waited in vain for that marks the entry as abandoned, so that nobody
+//! waits for it again. Then the process checks the other entries and, if it may proceed, settles its own. A
+//! clean detach clears the entry. So an entry whose process is gone means that the pool was not closed cleanly: that process's
 //! allocation bitmaps and cached pages are lost. This also holds after a crash of the machine: an entry is
 //! persisted before its process changes anything, and these changes are persisted before the entry is
 //! cleared.
@@ -13,10 +14,10 @@
 
 use std::sync::Arc;
 
-use pando_fabric::{Endpoint, GlobalAddr, Nanos};
+use pando_fabric::{Chain, Endpoint, GlobalAddr, Nanos, VerbResult};
 
 use crate::error::{PoolError, Result};
-use crate::io::{read_words, until_answered, write_words_then_word};
+use crate::io::{buf_of_words, read_words, until_answered};
 use crate::layout::{ATTACH_ENTRY_BYTES, ATTACH_TABLE_AT};
 use crate::process::{AttachSlot, ProcessIdentity};
 
@@ -95,6 +96,8 @@ const CLAIMED: u64 = 1;
 const ATTACHED: u64 = 2;
 const REPAIRING: u64 = 3;
 const COMING: u64 = 4;
+/// Claimed, and not completed in time.
+const ABANDONED: u64 = 5;
 
 pub(crate) fn entry_addr(slot: AttachSlot) -> GlobalAddr {
     GlobalAddr::new(pando_fabric::MemoryServerId(0), ATTACH_TABLE_AT + u64::from(slot.0) * ATTACH_ENTRY_BYTES)
@@ -136,7 +139,7 @@ pub(crate) async fn read_entry<E: Endpoint>(
             ATTACHED => return Ok(entry(EntryState::Attached)),
             REPAIRING => return Ok(entry(EntryState::Repairing)),
             CLAIMED if ep.now() < deadline => ep.yield_now().await,
-            CLAIMED => return Ok(entry(EntryState::HalfFilled)),
+            CLAIMED | ABANDONED => return Ok(entry(EntryState::HalfFilled)),
             _ => {
                 return Err(PoolError::Corrupt { addr: entry_addr(slot), reason: "this is no attach entry" });
             }
@@ -158,6 +161,30 @@ pub(crate) async fn read_table<E: Endpoint>(
         }
     }
     Ok(entries)
+}
+
+/// Marks the entries among `entries` for which [`read_table`] waited in vain, and reads those again that were
+/// completed just now.
+async fn abandon_half_filled<E: Endpoint>(
+    ep: &E,
+    entries: Vec<AttachEntry>,
+    deadline: Nanos,
+) -> Result<Vec<AttachEntry>> {
+    let mut current = Vec::with_capacity(entries.len());
+    for mut entry in entries {
+        if entry.word & 0xff == CLAIMED {
+            let (at, claimed) = (entry_addr(entry.slot), entry.word);
+            entry.word = claimed & !0xff | ABANDONED;
+            let mark = async || Ok(ep.compare_swap(at, claimed, entry.word).await?);
+            let before = until_answered(ep, deadline, mark).await?;
+            if before != claimed && before != entry.word {
+                current.extend(read_entry(ep, entry.slot, deadline).await?);
+                continue;
+            }
+        }
+        current.push(entry);
+    }
+    Ok(current)
 }
 
 /// Claims a free entry for `process`, to be settled by [`settle_entry`].
@@ -185,7 +212,13 @@ pub(crate) async fn claim_entry<E: Endpoint>(
         }
         let word = salt | if repairing { REPAIRING } else { COMING };
         let identity = [u64::from(process.pid), process.start_time, process.host];
-        let entered = async || write_words_then_word(ep, at.add(8), &identity, at, word).await;
+        let entered = async || {
+            let identify = Chain::new().write(at.add(8), buf_of_words(ep, &identity));
+            match ep.submit(identify.compare_swap(at, claimed, word)).await?.pop() {
+                Some(VerbResult::Word(before)) if before == claimed || before == word => Ok(()),
+                _ => Err(PoolError::WaitedTooLong { what: "its attach entry: others took it for dead" }),
+            }
+        };
         let state = if repairing { EntryState::Repairing } else { EntryState::Coming };
         let entry = AttachEntry { slot, process, state, word };
         return match until_answered(ep, deadline, entered).await {
@@ -256,6 +289,9 @@ pub(crate) async fn judge_table<E: Endpoint>(
     deadline: Nanos,
 ) -> Result<()> {
     let mut entries = read_table(ep, places, deadline).await?;
+    if mine.is_some() {
+        entries = abandon_half_filled(ep, entries, deadline).await?;
+    }
     loop {
         let judged = judge(mine, &entries, mode, is_alive);
         let Err(PoolError::NotClosedCleanly { process }) = &judged else { return judged };

@@ -3,7 +3,7 @@
 //! Long tables move in pieces. A concurrent write can tear a read, so data that changes under readers has a
 //! checksum or is one word.
 
-use pando_fabric::{Chain, Endpoint, GlobalAddr, Nanos, PageBuf, WORD};
+use pando_fabric::{Endpoint, GlobalAddr, Nanos, PageBuf, WORD};
 
 use crate::error::{PoolError, Result};
 
@@ -86,18 +86,6 @@ pub(crate) async fn write_word_surely<E: Endpoint>(
     }
 }
 
-/// Writes `words` from `at` on, then `value` to `then`, in one round trip and in this order.
-pub(crate) async fn write_words_then_word<E: Endpoint>(
-    ep: &E,
-    at: GlobalAddr,
-    words: &[u64],
-    then: GlobalAddr,
-    value: u64,
-) -> Result<()> {
-    ep.submit(Chain::new().write(at, buf_of_words(ep, words)).write_word(then, value)).await?;
-    Ok(())
-}
-
 /// Writes `words` zero words from `at` on.
 pub(crate) async fn write_zeros<E: Endpoint>(ep: &E, at: GlobalAddr, words: usize) -> Result<()> {
     let zeros = vec![0; words.min(PIECE / WORD)];
@@ -110,7 +98,7 @@ pub(crate) async fn write_zeros<E: Endpoint>(ep: &E, at: GlobalAddr, words: usiz
     Ok(())
 }
 
-fn buf_of_words<E: Endpoint>(ep: &E, words: &[u64]) -> PageBuf {
+pub(crate) fn buf_of_words<E: Endpoint>(ep: &E, words: &[u64]) -> PageBuf {
     let bytes = words.len() * WORD;
     let buf = ep.buffer(bytes).with_window(0..bytes);
     for (word, &value) in words.iter().enumerate() {

@@ -1,6 +1,10 @@
 //! Formatting, attaching and detaching; invalid regions; repair.
 
+use std::future::Future;
+use std::pin::pin;
 use std::sync::atomic::Ordering::SeqCst;
+use std::task::{Context, Waker};
+use std::time::{Duration, Instant};
 
 use crate::support::{Host, Memory, block_on};
 use pando_fabric::{GlobalAddr, MemoryServerId};
@@ -260,8 +264,43 @@ fn a_process_that_died_while_it_attached_is_noticed() {
     let pool = block_on(Pool::create(&ep, PoolOptions::new(host.options(1)))).expect("create");
     block_on(pool.detach(&ep)).expect("detach");
     memory.word(word(0, 4096 / 8)).store(1 | 99 << 8, SeqCst);
-    let refused = block_on(Pool::attach(&ep, host.options(2))).err();
-    assert!(matches!(refused, Some(PoolError::NotClosedCleanly { .. })));
+    let waits = |pid, mode| {
+        let start = Instant::now();
+        let attached = block_on(Pool::attach(&ep, host.options(pid).mode(mode).wait_ns_max(300_000_000)));
+        (start.elapsed() >= Duration::from_millis(300), attached)
+    };
+    // A reader changes nothing, and so does not keep the next process from waiting for the entry.
+    for mode in [AttachMode::ReadOnly, AttachMode::ReadWrite] {
+        let (waited, attached) = waits(2, mode);
+        assert!(waited && matches!(attached.err(), Some(PoolError::NotClosedCleanly { .. })), "{mode:?}");
+    }
+    let (waited, repaired) = waits(2, AttachMode::Repair);
+    assert!(!waited, "nobody waits for it twice");
+    let repaired = repaired.expect("nobody is alive");
+    block_on(repaired.rebuild_allocation(&ep, [])).expect("repair");
+    block_on(repaired.detach(&ep)).expect("detach");
+    block_on(Pool::attach(&ep, host.options(3))).expect("clean");
+}
+
+#[test]
+fn a_process_that_was_taken_for_dead_while_it_attached_is_told() {
+    let memory = Memory::new(&[1 << 20]);
+    let ep = memory.endpoint(1);
+    let host = Host::new();
+    let pool = block_on(Pool::create(&ep, PoolOptions::new(host.options(1)))).expect("create");
+    block_on(pool.detach(&ep)).expect("detach");
+    let slow_ep = memory.endpoint(2);
+    slow_ep.always_yield.set(true);
+    let mut slow = pin!(Pool::attach(&slow_ep, host.options(2)));
+    let mut context = Context::from_waker(Waker::noop());
+    while memory.word(word(0, 4096 / 8)).load(SeqCst) & 0xff != 1 {
+        assert!(slow.as_mut().poll(&mut context).is_pending());
+    }
+    let refused = block_on(Pool::attach(&ep, host.options(3).wait_ns_max(1_000_000))).err();
+    assert!(matches!(refused, Some(PoolError::NotClosedCleanly { .. })), "{refused:?}");
+    let told = block_on(slow).err().expect("it is too late").to_string();
+    assert!(told.ends_with("its attach entry: others took it for dead"), "{told}");
+    block_on(Pool::attach(&ep, host.options(3))).expect("it left no trace");
 }
 
 fn spec(name: &str) -> IndexSpec {
