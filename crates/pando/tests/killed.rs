@@ -277,7 +277,7 @@ fn run(number: usize, times: u64) {
     // A pool whose creator was killed is incomplete, and is to be created anew.
     Cluster::open(config(plan, directory)).expect("it is created").close().expect("it closes");
     let (begun, mut recovered, mut records, mut pages, mut loads) = (Instant::now(), 0, 0, 0, 0);
-    let mut slowest = Duration::ZERO;
+    let mut reopened = Vec::new();
     for round in 0..times {
         let mut command = Command::new(std::env::current_exe().expect("own path"));
         command.env(PLAN, format!("{number}/{round}")).env(PATH, directory).stdout(Stdio::null());
@@ -292,7 +292,7 @@ fn run(number: usize, times: u64) {
         let died = Instant::now();
         let cluster = Cluster::open(config(plan, directory)).expect("it can be opened again");
         let index = index_of(&cluster, plan);
-        slowest = slowest.max(died.elapsed());
+        reopened.push(died.elapsed());
         for recovery in [cluster.recovery(), index.recovery()].into_iter().flatten() {
             recovered += 1;
             records += recovery.records;
@@ -306,11 +306,16 @@ fn run(number: usize, times: u64) {
         assert!(report.is_clean(), "{}, round {round}: {:?}", plan.name, report.violations);
         cluster.close().expect("it closes");
     }
+    reopened.sort();
+    let after = |percent: usize| reopened[(reopened.len() * percent / 100).min(reopened.len() - 1)];
     let states: u64 = (0..ALL).map(|key| known.get(key, BEGUN)).sum();
     println!(
         "{}: {times} kills, {recovered} recoveries, {records} records, {pages} pages, {loads} loads, \
-         {states} states, open again after {slowest:.1?} at most, {:.1?}",
+         {states} states, open again after {:.2?} (median), {:.2?} (p99), {:.2?} (all), {:.1?} in all",
         plan.name,
+        after(50),
+        after(99),
+        after(100),
         begun.elapsed()
     );
 }

@@ -1,12 +1,15 @@
 //! Attached processes: their identities, and the attach table on memory server 0.
 //!
 //! A process claims an entry by compare-and-swap, writes its identity behind it, and marks the entry
-//! complete, by compare-and-swap too: who waited in vain for that marks the entry as abandoned, so that nobody
-//! waits for it again. Then the process checks the other entries and, if it may proceed, settles its own. A
-//! clean detach clears the entry. So an entry whose process is gone means that the pool was not closed cleanly: that process's
-//! allocation bitmaps and cached pages are lost. This also holds after a crash of the machine: an entry is
-//! persisted before its process changes anything, and these changes are persisted before the entry is
-//! cleared.
+//! complete. Then it checks the other entries and, if it may proceed, settles its own. A clean detach clears
+//! the entry. So a settled entry whose process is gone means that the pool was not closed cleanly: that
+//! process's allocation bitmaps and cached pages are lost. This also holds after a crash of the machine: an
+//! entry is persisted before its process changes anything, and these changes are persisted before the entry
+//! is cleared.
+//!
+//! An entry that is not complete counts as none: its process will see those that are. One that is complete
+//! but not settled has changed nothing. Both steps are compare-and-swaps, so a process whose entry others
+//! cleared or took meanwhile is told.
 //!
 //! Processes that are settled when another dies continue without its partitions, and while there are any, new
 //! processes may attach too. Otherwise the pool is refused. Unsettled processes do not count here, since two
@@ -96,98 +99,60 @@ const CLAIMED: u64 = 1;
 const ATTACHED: u64 = 2;
 const REPAIRING: u64 = 3;
 const COMING: u64 = 4;
-/// Claimed, and not completed in time.
-const ABANDONED: u64 = 5;
+
+const TAKEN_FOR_DEAD: PoolError =
+    PoolError::WaitedTooLong { what: "its own attach entry: others took it for dead" };
 
 pub(crate) fn entry_addr(slot: AttachSlot) -> GlobalAddr {
     GlobalAddr::new(pando_fabric::MemoryServerId(0), ATTACH_TABLE_AT + u64::from(slot.0) * ATTACH_ENTRY_BYTES)
 }
 
-/// Progress of a table entry.
+/// Progress of a complete table entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum EntryState {
-    /// Claimed by a process that died before it wrote its identity.
-    HalfFilled,
-    /// Complete, but its process has not checked the others yet.
+    /// Its process has not checked the others yet.
     Coming,
     Attached,
     Repairing,
 }
 
-/// A taken entry of the table.
+/// A complete entry of the table.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct AttachEntry {
     pub slot: AttachSlot,
     pub process: ProcessIdentity,
     pub state: EntryState,
-    pub word: u64,
+    word: u64,
 }
 
-/// Reads entry `slot`; `None` if it is free. Waits until `deadline` for an entry that is being filled in.
-pub(crate) async fn read_entry<E: Endpoint>(
-    ep: &E,
-    slot: AttachSlot,
-    deadline: Nanos,
-) -> Result<Option<AttachEntry>> {
-    loop {
-        let words = read_words(ep, entry_addr(slot), (ATTACH_ENTRY_BYTES / 8) as usize).await?;
-        let process = ProcessIdentity { pid: words[1] as u32, start_time: words[2], host: words[3] };
-        let entry = |state| Some(AttachEntry { slot, process, state, word: words[0] });
-        match words[0] & 0xff {
-            0 => return Ok(None),
-            COMING => return Ok(entry(EntryState::Coming)),
-            ATTACHED => return Ok(entry(EntryState::Attached)),
-            REPAIRING => return Ok(entry(EntryState::Repairing)),
-            CLAIMED if ep.now() < deadline => ep.yield_now().await,
-            CLAIMED | ABANDONED => return Ok(entry(EntryState::HalfFilled)),
-            _ => {
-                return Err(PoolError::Corrupt { addr: entry_addr(slot), reason: "this is no attach entry" });
-            }
-        }
-    }
+const ENTRY_WORDS: usize = (ATTACH_ENTRY_BYTES / 8) as usize;
+
+/// Reads entry `slot`; `None` if it is not complete.
+pub(crate) async fn read_entry<E: Endpoint>(ep: &E, slot: AttachSlot) -> Result<Option<AttachEntry>> {
+    entry_of(slot, &read_words(ep, entry_addr(slot), ENTRY_WORDS).await?)
 }
 
-/// All taken entries of a table with `places` slots.
-pub(crate) async fn read_table<E: Endpoint>(
-    ep: &E,
-    places: usize,
-    deadline: Nanos,
-) -> Result<Vec<AttachEntry>> {
-    let words = read_words(ep, entry_addr(AttachSlot(0)), places * (ATTACH_ENTRY_BYTES / 8) as usize).await?;
-    let mut entries = Vec::new();
-    for (place, words) in words.chunks((ATTACH_ENTRY_BYTES / 8) as usize).enumerate() {
-        if words[0] != 0 {
-            entries.extend(read_entry(ep, AttachSlot(place as u16), deadline).await?);
-        }
-    }
-    Ok(entries)
+fn entry_of(slot: AttachSlot, words: &[u64]) -> Result<Option<AttachEntry>> {
+    let state = match words[0] & 0xff {
+        0 | CLAIMED => return Ok(None),
+        COMING => EntryState::Coming,
+        ATTACHED => EntryState::Attached,
+        REPAIRING => EntryState::Repairing,
+        _ => return Err(PoolError::Corrupt { addr: entry_addr(slot), reason: "this is no attach entry" }),
+    };
+    let process = ProcessIdentity { pid: words[1] as u32, start_time: words[2], host: words[3] };
+    Ok(Some(AttachEntry { slot, process, state, word: words[0] }))
 }
 
-/// Marks the entries among `entries` for which [`read_table`] waited in vain, and reads those again that were
-/// completed just now.
-async fn abandon_half_filled<E: Endpoint>(
-    ep: &E,
-    entries: Vec<AttachEntry>,
-    deadline: Nanos,
-) -> Result<Vec<AttachEntry>> {
-    let mut current = Vec::with_capacity(entries.len());
-    for mut entry in entries {
-        if entry.word & 0xff == CLAIMED {
-            let (at, claimed) = (entry_addr(entry.slot), entry.word);
-            entry.word = claimed & !0xff | ABANDONED;
-            let mark = async || Ok(ep.compare_swap(at, claimed, entry.word).await?);
-            let before = until_answered(ep, deadline, mark).await?;
-            if before != claimed && before != entry.word {
-                current.extend(read_entry(ep, entry.slot, deadline).await?);
-                continue;
-            }
-        }
-        current.push(entry);
-    }
-    Ok(current)
+/// All complete entries of a table with `places` slots.
+pub(crate) async fn read_table<E: Endpoint>(ep: &E, places: usize) -> Result<Vec<AttachEntry>> {
+    let words = read_words(ep, entry_addr(AttachSlot(0)), places * ENTRY_WORDS).await?;
+    let entries = words.chunks(ENTRY_WORDS).enumerate();
+    entries.filter_map(|(place, words)| entry_of(AttachSlot(place as u16), words).transpose()).collect()
 }
 
-/// Claims a free entry for `process`, to be settled by [`settle_entry`].
+/// Claims an entry for `process`, to be settled by [`settle_entry`]: a free one or, if there is none until
+/// `deadline`, one that was claimed all the time and not completed.
 pub(crate) async fn claim_entry<E: Endpoint>(
     ep: &E,
     places: usize,
@@ -195,33 +160,35 @@ pub(crate) async fn claim_entry<E: Endpoint>(
     mode: AttachMode,
     deadline: Nanos,
 ) -> Result<AttachEntry> {
-    let repairing = mode == AttachMode::Repair;
     let salt = ep.random() << 8;
-    for place in 0..places {
+    let (state, complete) = match mode {
+        AttachMode::Repair => (EntryState::Repairing, salt | REPAIRING),
+        _ => (EntryState::Coming, salt | COMING),
+    };
+    let table = read_words(ep, entry_addr(AttachSlot(0)), places * ENTRY_WORDS).await?;
+    let in_state = |state| {
+        let words = table.iter().step_by(ENTRY_WORDS).enumerate();
+        words.filter(move |(_, word)| **word & 0xff == state)
+    };
+    for (place, &before) in in_state(0).chain(in_state(CLAIMED)) {
+        while before != 0 && ep.now() < deadline {
+            ep.yield_now().await;
+        }
         let slot = AttachSlot(place as u16);
-        let at = entry_addr(slot);
-        if ep.read_word(at).await? != 0 {
-            continue;
-        }
         let claimed = salt | CLAIMED;
-        // Without an answer, the word tells: its random number is this process's own.
-        let before =
-            until_answered(ep, deadline, async || Ok(ep.compare_swap(at, 0, claimed).await?)).await?;
-        if before != 0 && before != claimed {
+        if !swapped(ep, slot, before, claimed, deadline).await? {
             continue;
         }
-        let word = salt | if repairing { REPAIRING } else { COMING };
+        let entry = AttachEntry { slot, process, state, word: complete };
         let identity = [u64::from(process.pid), process.start_time, process.host];
-        let entered = async || {
-            let identify = Chain::new().write(at.add(8), buf_of_words(ep, &identity));
-            match ep.submit(identify.compare_swap(at, claimed, word)).await?.pop() {
-                Some(VerbResult::Word(before)) if before == claimed || before == word => Ok(()),
-                _ => Err(PoolError::WaitedTooLong { what: "its attach entry: others took it for dead" }),
+        let completed = until_answered(ep, deadline, async || {
+            let identify = Chain::new().write(entry_addr(slot).add(8), buf_of_words(ep, &identity));
+            match ep.submit(identify.compare_swap(entry_addr(slot), claimed, complete)).await?.pop() {
+                Some(VerbResult::Word(before)) if before == claimed || before == complete => Ok(()),
+                _ => Err(TAKEN_FOR_DEAD),
             }
-        };
-        let state = if repairing { EntryState::Repairing } else { EntryState::Coming };
-        let entry = AttachEntry { slot, process, state, word };
-        return match until_answered(ep, deadline, entered).await {
+        });
+        return match completed.await {
             Ok(()) => Ok(entry),
             Err(error) => {
                 let _ = clear_entry(ep, &entry, deadline).await;
@@ -232,6 +199,21 @@ pub(crate) async fn claim_entry<E: Endpoint>(
     Err(PoolError::AttachTableFull { max: places })
 }
 
+/// Changes the word of entry `slot` from `before` to `new`, which is this process's own; `false` if it is
+/// neither.
+async fn swapped<E: Endpoint>(
+    ep: &E,
+    slot: AttachSlot,
+    before: u64,
+    new: u64,
+    deadline: Nanos,
+) -> Result<bool> {
+    // Without an answer, the word tells.
+    let swap = async || Ok(ep.compare_swap(entry_addr(slot), before, new).await?);
+    let found = until_answered(ep, deadline, swap).await?;
+    Ok(found == before || found == new)
+}
+
 /// Settles `entry` and persists it, before any change of its process can outlive a crash.
 pub(crate) async fn settle_entry<E: Endpoint>(
     ep: &E,
@@ -240,8 +222,9 @@ pub(crate) async fn settle_entry<E: Endpoint>(
 ) -> Result<()> {
     if entry.state == EntryState::Coming {
         let word = entry.word & !0xff | ATTACHED;
-        let at = entry_addr(entry.slot);
-        until_answered(ep, deadline, async || Ok(ep.write_word(at, word).await?)).await?;
+        if !swapped(ep, entry.slot, entry.word, word, deadline).await? {
+            return Err(TAKEN_FOR_DEAD);
+        }
         (entry.state, entry.word) = (EntryState::Attached, word);
     }
     persist_entry(ep, entry).await
@@ -271,7 +254,12 @@ pub(crate) async fn persist_entry<E: Endpoint>(ep: &E, entry: &AttachEntry) -> R
 
 impl AttachEntry {
     pub fn is_alive(&self, is_alive: &IsAlive) -> bool {
-        self.state != EntryState::HalfFilled && is_alive(&self.process)
+        is_alive(&self.process)
+    }
+
+    /// Whether its process died before it could change anything.
+    fn never_came(&self, is_alive: &IsAlive) -> bool {
+        self.state == EntryState::Coming && !self.is_alive(is_alive)
     }
 }
 
@@ -288,22 +276,25 @@ pub(crate) async fn judge_table<E: Endpoint>(
     is_alive: &IsAlive,
     deadline: Nanos,
 ) -> Result<()> {
-    let mut entries = read_table(ep, places, deadline).await?;
-    if mine.is_some() {
-        entries = abandon_half_filled(ep, entries, deadline).await?;
-    }
+    let mut entries = read_table(ep, places).await?;
     loop {
         let judged = judge(mine, &entries, mode, is_alive);
-        let Err(PoolError::NotClosedCleanly { process }) = &judged else { return judged };
+        let Err(PoolError::NotClosedCleanly { process }) = &judged else { break judged? };
         let words = |entries: &[AttachEntry]| -> Vec<u64> {
             entries.iter().filter(|entry| entry.process == *process).map(|entry| entry.word).collect()
         };
-        let now = read_table(ep, places, deadline).await?;
+        let now = read_table(ep, places).await?;
         if words(&now) == words(&entries) || ep.now() >= deadline {
             return judged;
         }
         entries = now;
     }
+    if mine.is_some() {
+        for entry in entries.iter().filter(|entry| entry.never_came(is_alive)) {
+            swapped(ep, entry.slot, entry.word, 0, deadline).await?;
+        }
+    }
+    Ok(())
 }
 
 /// Decides the same for given entries.
@@ -313,7 +304,8 @@ fn judge(
     mode: AttachMode,
     is_alive: &IsAlive,
 ) -> Result<()> {
-    let others = || entries.iter().filter(|entry| mine != Some(entry.slot));
+    let counts = |entry: &&AttachEntry| mine != Some(entry.slot) && !entry.never_came(is_alive);
+    let others = || entries.iter().filter(counts);
     let in_use = others().any(|entry| entry.state == EntryState::Attached && entry.is_alive(is_alive));
     for entry in others() {
         let process = entry.process;

@@ -72,7 +72,7 @@ impl Pool {
     /// Errors of verbs.
     pub async fn processes<E: Endpoint>(&self, ep: &E) -> Result<Vec<Attached>> {
         let mut processes = Vec::new();
-        for entry in attach::read_table(ep, self.inner.max_attached, self.deadline(ep)).await? {
+        for entry in attach::read_table(ep, self.inner.max_attached).await? {
             let (slot, process) = (entry.slot, entry.process);
             let is_alive = Some(slot) == self.slot() || entry.is_alive(&self.inner.is_alive);
             let notice = self.notice_of(ep, slot).await?;
@@ -90,7 +90,7 @@ impl Pool {
         ep: &E,
         mut visit: impl FnMut(GlobalAddr, u64),
     ) -> Result<()> {
-        for entry in attach::read_table(ep, self.inner.max_attached, self.deadline(ep)).await? {
+        for entry in attach::read_table(ep, self.inner.max_attached).await? {
             if let Some(value) = self.notice_ref(ep, entry.slot).await? {
                 self.visit_value_blocks(ep, value, &mut visit).await?;
             }

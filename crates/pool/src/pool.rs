@@ -362,7 +362,7 @@ impl Pool {
     /// # Errors
     /// Errors of verbs.
     pub async fn attached<E: Endpoint>(&self, ep: &E) -> Result<Vec<(AttachSlot, ProcessIdentity)>> {
-        let entries = attach::read_table(ep, self.inner.max_attached, self.deadline(ep)).await?;
+        let entries = attach::read_table(ep, self.inner.max_attached).await?;
         Ok(entries.iter().map(|entry| (entry.slot, entry.process)).collect())
     }
 
@@ -420,7 +420,7 @@ impl Pool {
         if slot.0 as usize >= self.inner.max_attached {
             return Ok(None);
         }
-        match attach::read_entry(ep, slot, self.deadline(ep)).await? {
+        match attach::read_entry(ep, slot).await? {
             Some(entry) if Some(slot) == self.slot() || entry.is_alive(&self.inner.is_alive) => {
                 Ok(Some(entry.process))
             }

@@ -66,7 +66,7 @@ impl Pool {
             self.store_reached(ep, server, chunks, &mut report).await?;
         }
         self.reset_catalog(ep).await?;
-        for entry in attach::read_table(ep, self.inner.max_attached, ep.now()).await? {
+        for entry in attach::read_table(ep, self.inner.max_attached).await? {
             if entry.slot != mine {
                 attach::clear_entry(ep, &entry, self.deadline(ep)).await?;
                 report.processes_cleared += 1;

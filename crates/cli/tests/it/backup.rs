@@ -162,8 +162,7 @@ fn a_compute_server_makes_backups_while_it_serves() {
     let place = Place::new();
     let memory = Daemon::memory_server(&place, "");
     place.ok(&format!("create --pool {} --index n", memory.pool()));
-    let options =
-        "--listen HERE --cache 64KiB --durability process --backup-to backups --backup-every 20ms";
+    let options = "--listen HERE --cache 64KiB --durability process --backup-to backups --backup-every 20ms";
     let server =
         Daemon::start(&place, &format!("compute-server --memory {} --index n {options}", memory.address));
     let session = match Client::find(&Config::tcp([memory.address.as_str()]), "n").expect("it is there") {

@@ -35,8 +35,7 @@ impl MemoryServers {
     /// [`MemoryServers::new`] with so many servers, each with these options.
     pub fn with(count: usize, options: &str) -> Self {
         let (place, options) = (Arc::new(Place::new()), options.to_owned());
-        let servers: Vec<Daemon> =
-            (0..count).map(|_| memory_server(&place, "HERE", &options)).collect();
+        let servers: Vec<Daemon> = (0..count).map(|_| memory_server(&place, "HERE", &options)).collect();
         let addresses: Vec<&str> = servers.iter().map(|server| server.address.as_str()).collect();
         let pool = format!("tcp://{}", addresses.join(","));
         place.ok(&format!("create --pool {pool} --replicas 2 --index n --boundaries @ --node-size 512"));

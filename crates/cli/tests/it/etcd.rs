@@ -104,9 +104,8 @@ fn a_register_that_does_not_fit_is_refused() {
         "{told}"
     );
     let Some(etcd) = RealEtcd::start() else { return };
-    let memory_server = |options: &str| {
-        Daemon::start(&place, &format!("memory-server --size 64MiB --listen HERE {options}"))
-    };
+    let memory_server =
+        |options: &str| Daemon::start(&place, &format!("memory-server --size 64MiB --listen HERE {options}"));
     let (ours, other) = (register(&etcd, "ours"), register(&etcd, "other"));
     let pair =
         [ours.as_str(), other.as_str()].map(|register| memory_server(&format!("--register {register}")));

@@ -2,6 +2,7 @@
 
 use std::future::Future;
 use std::pin::pin;
+use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
 use std::task::{Context, Waker};
 use std::time::{Duration, Instant};
@@ -18,8 +19,7 @@ fn word(server: u16, word: u64) -> GlobalAddr {
 fn regions_that_are_no_whole_pool_are_refused_with_a_reason() {
     let memory = Memory::new(&[1 << 20, 1 << 20]);
     let host = Host::new();
-    let attach =
-        |memory: &std::sync::Arc<Memory>| block_on(Pool::attach(&memory.endpoint(5), host.options(9)));
+    let attach = |memory: &Arc<Memory>| block_on(Pool::attach(&memory.endpoint(5), host.options(9)));
     assert!(matches!(attach(&memory).err(), Some(PoolError::NotAPool { .. })));
     let ep = memory.endpoint(1);
     let pool = block_on(Pool::create(&ep, PoolOptions::new(host.options(1)))).expect("create");
@@ -256,51 +256,69 @@ fn an_unsettled_process_does_not_vouch_for_others() {
     block_on(Pool::attach(&ep, host.options(3))).expect("a settled process is alive");
 }
 
-#[test]
-fn a_process_that_died_while_it_attached_is_noticed() {
+/// A pool that was closed, and a process that attaches until the word of its entry is in `state`.
+fn attaching_until(
+    state: u64,
+    and_then: impl FnOnce(&Host, &Arc<Memory>, &mut dyn FnMut() -> Option<PoolError>),
+) {
     let memory = Memory::new(&[1 << 20]);
     let ep = memory.endpoint(1);
     let host = Host::new();
-    let pool = block_on(Pool::create(&ep, PoolOptions::new(host.options(1)))).expect("create");
-    block_on(pool.detach(&ep)).expect("detach");
-    memory.word(word(0, 4096 / 8)).store(1 | 99 << 8, SeqCst);
-    let waits = |pid, mode| {
-        let start = Instant::now();
-        let attached = block_on(Pool::attach(&ep, host.options(pid).mode(mode).wait_ns_max(300_000_000)));
-        (start.elapsed() >= Duration::from_millis(300), attached)
-    };
-    // A reader changes nothing, and so does not keep the next process from waiting for the entry.
-    for mode in [AttachMode::ReadOnly, AttachMode::ReadWrite] {
-        let (waited, attached) = waits(2, mode);
-        assert!(waited && matches!(attached.err(), Some(PoolError::NotClosedCleanly { .. })), "{mode:?}");
-    }
-    let (waited, repaired) = waits(2, AttachMode::Repair);
-    assert!(!waited, "nobody waits for it twice");
-    let repaired = repaired.expect("nobody is alive");
-    block_on(repaired.rebuild_allocation(&ep, [])).expect("repair");
-    block_on(repaired.detach(&ep)).expect("detach");
-    block_on(Pool::attach(&ep, host.options(3))).expect("clean");
-}
-
-#[test]
-fn a_process_that_was_taken_for_dead_while_it_attached_is_told() {
-    let memory = Memory::new(&[1 << 20]);
-    let ep = memory.endpoint(1);
-    let host = Host::new();
-    let pool = block_on(Pool::create(&ep, PoolOptions::new(host.options(1)))).expect("create");
+    let options = PoolOptions::new(host.options(1)).max_attached(2);
+    let pool = block_on(Pool::create(&ep, options)).expect("create");
     block_on(pool.detach(&ep)).expect("detach");
     let slow_ep = memory.endpoint(2);
     slow_ep.always_yield.set(true);
     let mut slow = pin!(Pool::attach(&slow_ep, host.options(2)));
     let mut context = Context::from_waker(Waker::noop());
-    while memory.word(word(0, 4096 / 8)).load(SeqCst) & 0xff != 1 {
+    while memory.word(word(0, 4096 / 8)).load(SeqCst) & 0xff != state {
         assert!(slow.as_mut().poll(&mut context).is_pending());
     }
-    let refused = block_on(Pool::attach(&ep, host.options(3).wait_ns_max(1_000_000))).err();
-    assert!(matches!(refused, Some(PoolError::NotClosedCleanly { .. })), "{refused:?}");
-    let told = block_on(slow).err().expect("it is too late").to_string();
-    assert!(told.ends_with("its attach entry: others took it for dead"), "{told}");
-    block_on(Pool::attach(&ep, host.options(3))).expect("it left no trace");
+    and_then(&host, &memory, &mut || block_on(slow.as_mut()).err());
+}
+
+#[test]
+fn a_process_that_dies_while_it_attaches_leaves_the_pool_clean() {
+    for state in [1, 4] {
+        attaching_until(state, |host, memory, goes_on| {
+            host.kill(2);
+            let ep = memory.endpoint(3);
+            for mode in [AttachMode::ReadOnly, AttachMode::ReadWrite, AttachMode::Repair] {
+                let start = Instant::now();
+                let attached =
+                    block_on(Pool::attach(&ep, host.options(3).mode(mode))).expect("nobody worked");
+                assert!(start.elapsed() < Duration::from_secs(2), "{mode:?} waited for it");
+                if mode == AttachMode::Repair {
+                    block_on(attached.rebuild_allocation(&ep, [])).expect("repair");
+                }
+                block_on(attached.detach(&ep)).expect("detach");
+            }
+            if state == 4 {
+                let told = goes_on().expect("it was taken for dead").to_string();
+                assert!(told.ends_with("its own attach entry: others took it for dead"), "{told}");
+                assert_eq!(memory.word(word(0, 4096 / 8)).load(SeqCst), 0);
+            }
+        });
+    }
+}
+
+#[test]
+fn an_entry_that_was_never_completed_is_taken_when_there_is_no_other() {
+    attaching_until(1, |host, memory, goes_on| {
+        let ep = memory.endpoint(3);
+        let attach = |pid| block_on(Pool::attach(&ep, host.options(pid).wait_ns_max(50_000_000)));
+        let first = attach(3).expect("there are two entries");
+        let start = Instant::now();
+        let second = attach(4).expect("the first process does not come");
+        assert!(start.elapsed() >= Duration::from_millis(50));
+        assert!(matches!(attach(5).err(), Some(PoolError::AttachTableFull { max: 2 })));
+        let told = goes_on().expect("its entry is another's").to_string();
+        assert!(told.ends_with("its own attach entry: others took it for dead"), "{told}");
+        for pool in [first, second] {
+            block_on(pool.detach(&ep)).expect("detach");
+        }
+        block_on(attach(5).expect("clean").detach(&ep)).expect("detach");
+    });
 }
 
 fn spec(name: &str) -> IndexSpec {
