@@ -450,14 +450,15 @@ impl Log {
             return None;
         }
         let truncating = Truncating(&self.is_truncating);
+        Some(Checkpoint { log: self, horizon: self.first_to_come(), _truncating: truncating })
+    }
+
+    /// The number of the next record, or of the first one that is held.
+    fn first_to_come(&self) -> u64 {
         // The clock first: a hold begins before its record gets a number.
         let clock = self.clock();
         let held = lock(&self.holds).iter().min().copied();
-        Some(Checkpoint {
-            log: self,
-            horizon: held.unwrap_or(u64::MAX).min(clock + 1),
-            _truncating: truncating,
-        })
+        held.unwrap_or(u64::MAX).min(clock + 1)
     }
 }
 
@@ -492,6 +493,11 @@ pub struct Checkpoint<'l> {
 }
 
 impl Checkpoint<'_> {
+    /// Covers what was appended since it began, too. The caller writes all pages that are changed by now.
+    pub fn extended(self) -> Self {
+        Self { horizon: self.log.first_to_come(), ..self }
+    }
+
     /// Leaves `records` more records in the log than need be.
     pub fn except(self, records: u64) -> Self {
         let horizon = self.horizon.saturating_sub(records).max(1);

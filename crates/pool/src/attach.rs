@@ -290,7 +290,7 @@ pub(crate) async fn judge_table<E: Endpoint>(
         entries = now;
     }
     if mine.is_some() {
-        for entry in entries.iter().filter(|entry| entry.never_came(is_alive)) {
+        for entry in entries.iter().filter(|entry| mine != Some(entry.slot) && entry.never_came(is_alive)) {
             swapped(ep, entry.slot, entry.word, 0, deadline).await?;
         }
     }

@@ -119,23 +119,27 @@ async fn checkpoint<L: Layout, E: Endpoint>(
 ) -> Result<Option<u64>> {
     let Some(checkpoint) = log.begin_checkpoint() else { return Ok(None) };
     journal::note_moved(tree, ctx, log).await?;
+    // The images, too, are needed only until their nodes are written.
+    let checkpoint = checkpoint.extended();
     let shape = journal::shape(tree, Share::All);
     let written = tree.cache.flush(ctx.worker, ctx.ep, shape).await?;
     checkpoint.end(ctx.ep).await?;
     Ok(Some(written))
 }
 
-/// Writes all nodes that are dirty now, and truncates the log if there is one. Returns the number of nodes
-/// written.
+/// Writes all nodes that are dirty now, and truncates the log if there is one: it is empty if nothing else
+/// works on the tree. Returns the number of nodes written.
 pub(crate) async fn flush<L: Layout, E: Endpoint>(tree: &Tree<L>, ctx: Ctx<'_, E>) -> Result<u64> {
     let Some(log) = journal::log_of(tree) else {
         return Ok(tree.cache.flush(ctx.worker, ctx.ep, tree.layout).await?);
     };
     let patience = Patience::new(tree.config.patience_ns);
+    let mut all_written = None;
     loop {
-        match checkpoint(tree, ctx, log).await? {
-            Some(written) => return Ok(written),
-            None => patience.wait(ctx.ep, "a checkpoint").await?,
+        match (checkpoint(tree, ctx, log).await?, all_written) {
+            (Some(written), None) if log.used() > 0 => all_written = Some(written),
+            (Some(written), before) => return Ok(written + before.unwrap_or(0)),
+            (None, _) => patience.wait(ctx.ep, "a checkpoint").await?,
         }
     }
 }

@@ -7,7 +7,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 use crate::support::{key, number, sound};
-use pando::{Answers, BulkOptions, Cluster, Config, Create, Error, Index, IndexOptions, ScanRange, Session};
+use pando::{
+    Answers, BulkOptions, Cluster, Config, Create, Durability, Error, Index, IndexOptions, ScanRange, Session,
+};
 
 const PATH: &str = "PANDO_TEST_READ";
 const KEYS: u64 = 600;
@@ -53,6 +55,28 @@ fn scanned(session: &Session, range: &ScanRange<'_>) -> Result<Vec<(u64, u64)>, 
         true
     })?;
     Ok(entries)
+}
+
+#[test]
+fn readers_find_nothing_to_redo_in_a_pool_that_was_closed() {
+    let directory = tempfile::tempdir().expect("temporary directory");
+    let path = pool(&directory);
+    for (name, options) in [("numbers", IndexOptions::integers()), ("texts", IndexOptions::bytes())] {
+        for round in 0..3 {
+            let config = Config::at(&path).durability(Durability::Process);
+            let cluster = Cluster::open(config).expect("attaches");
+            if round == 0 {
+                cluster.create_index(name, &options).expect("made");
+            }
+            let index = cluster.open_index(name).expect("opens");
+            assert!(index.recovery().is_none(), "{name}, round {round}");
+            index.session().expect("session").put(&key(round), &key(7)).expect("put");
+            cluster.close().expect("closes");
+            let reading = Cluster::open(reading(&path)).expect("attaches").open_index(name).expect("at rest");
+            let read = reading.session().expect("session").get(&key(round)).expect("reads");
+            assert_eq!(read, Some(key(7).to_vec()), "{name}, round {round}");
+        }
+    }
 }
 
 #[test]
