@@ -1,19 +1,16 @@
 #!/usr/bin/env bash
-# The verbs fabric on a real RDMA stack: Debian's kernel with a software device (rdma_rxe), booted in QEMU (ci/rxe). The program
+# The verbs fabric on a real RDMA stack: Debian's kernel with a software device (rdma_rxe), booted in QEMU (ci/guest). The program
 # is the one of ci/features.sh; its defects are off.
 #
 # The conformance suite, memory servers that are stopped and killed, and a verified benchmark between processes. It takes some
-# minutes; what is measured there says nothing about speed. Keeps what it downloads in target/rxe.
+# minutes; what is measured there says nothing about speed. Keeps what it downloads in target/guest.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 source ci/optional.sh
+source ci/guest/guests.sh
 
-if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
-    DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends \
-        qemu-system-x86 busybox-static cpio kmod iproute2 ibverbs-providers libibverbs1 >/dev/null
-fi
-
-work=$(realpath -m "${CARGO_TARGET_DIR:-target}/rxe")
+guest_packages iproute2 ibverbs-providers libibverbs1
+work=$(realpath -m "${CARGO_TARGET_DIR:-target}/guest")
 programs=$work/programs
 mkdir -p "$programs"
 # Builds the program too.
@@ -22,7 +19,21 @@ cargo test "${optional[@]}" --test it --no-run --message-format=json |
     while read -r executable; do cp "$executable" "$programs/tests"; done
 cp "${CARGO_TARGET_DIR:-target}/debug/pando" "$programs/"
 
+begin_guest
+add_to_guest bin "$(command -v rdma)" "$(command -v ip)" "$programs"/{tests,pando}
+add_to_guest etc/libibverbs.d /etc/libibverbs.d/rxe.driver
+add_to_guest "$libraries/libibverbs" "/$libraries"/libibverbs/librxe*.so
+# Loaded at run time, so no program names it.
+add_to_guest "$libraries" "/$libraries/libibverbs.so.1"
+# Without crc32_generic the device cannot be made.
+end_guest ci/guest/verbs.sh crc32_generic dummy ib_uverbs rdma_rxe
+
+run() {
+    start_guest "${GUEST_SECONDS:-540}" "" || return 99
+    wait "$qemu" || true
+    guest_log
+    return "$(guest_status)"
+}
 # A guest in which a memory server did not come up (97) has shown what its threads wait for, and runs once more. It has stalled in
 # this way once, emulated. Any other failure is one.
-boot=(ci/rxe/boot.sh "$work" ci/rxe/guest.sh "$programs"/{tests,pando})
-"${boot[@]}" || { [ $? = 97 ] && echo "== once more" && "${boot[@]}"; }
+run || { [ $? = 97 ] && echo "== once more" && run; }

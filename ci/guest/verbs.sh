@@ -3,6 +3,13 @@
 # for longer than a NIC: where nobody is to be found dead, a packet is sent again after 0.3 s only (timeout=16).
 set -eu
 
+ulimit -l unlimited
+ip link set lo up
+[ -e /sys/class/net/dummy0 ] || ip link add dummy0 type dummy
+ip link set dummy0 mtu 4200 up
+ip addr add 10.9.9.1/24 dev dummy0
+rdma link add rxe0 type rxe netdev dummy0
+
 ports="7100 7101"
 pool=verbs://127.0.0.1:7100,127.0.0.1:7101
 

@@ -13,6 +13,8 @@
 //! the value `s` in the odd ones. `KILLED_TIMES` sets the number of kills of each plan, 40 by default; `KILLED_PLAN`
 //! is the beginning of the names of the plans that run.
 
+mod guest;
+
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
@@ -195,6 +197,9 @@ fn main() -> ExitCode {
     if let (Ok(plan), Ok(path)) = (std::env::var(PLAN), std::env::var(PATH)) {
         if let Some(index) = plan.strip_prefix(EARLY) {
             return early_child(index, Path::new(&path));
+        }
+        if let Some(round) = plan.strip_prefix("guest/") {
+            return guest::run(Path::new(&path), round.parse().expect("a number"));
         }
         let (plan, round) = plan.split_once('/').expect("a plan and a round");
         let plan = &PLANS[plan.parse::<usize>().expect("a number")];
