@@ -134,3 +134,6 @@ echo "== processes that are killed or stopped in the middle of load"
 client_fails -KILL
 client_fails -STOP
 memory_server_fails
+
+echo "== compute servers that are killed again and again"
+KILLED_FABRIC=verbs KILLED_PLAN=tcp KILLED_TIMES=$(sed -n 's/.*kills=\([0-9]*\).*/\1/p' /proc/cmdline) killed

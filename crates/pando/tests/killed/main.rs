@@ -11,7 +11,8 @@
 //! The child is this program again. Before each change and after each answer it notes the state of the key in
 //! a file that outlives it. A key has states 0, 1, 2, ..: it is absent in the even ones, and in state `s` it has
 //! the value `s` in the odd ones. `KILLED_TIMES` sets the number of kills of each plan, 40 by default; `KILLED_PLAN`
-//! is the beginning of the names of the plans that run.
+//! is the beginning of the names of the plans that run. With `KILLED_FABRIC=verbs` and the feature `verbs`, memory servers
+//! are reached by RDMA instead of TCP.
 
 mod guest;
 
@@ -25,7 +26,7 @@ use std::time::{Duration, Instant};
 
 use pando::{
     BulkOptions, Cluster, Config, Create, Durability, Error, Index, IndexOptions, MemoryServer,
-    MemoryServerConfig, OpenOptions, Session,
+    MemoryServerConfig, OpenOptions, Session, VerbsOptions,
 };
 
 const PLAN: &str = "PANDO_TEST_PLAN";
@@ -121,6 +122,7 @@ const ADDRESSES: &str = "addresses";
 fn config(plan: &Plan, directory: &Path) -> Config {
     let addresses = std::fs::read_to_string(directory.join(ADDRESSES));
     let config = match &addresses {
+        Ok(addresses) if by_verbs() => Config::verbs(addresses.lines()),
         Ok(addresses) => Config::tcp(addresses.lines()),
         Err(_) => Config::at(directory.join("pool")).memory(64 << 20),
     };
@@ -132,10 +134,16 @@ fn config(plan: &Plan, directory: &Path) -> Config {
     if plan.compute > 1 { config.compute_servers(plan.compute) } else { config }
 }
 
+/// Whether memory servers are reached by RDMA instead of TCP.
+fn by_verbs() -> bool {
+    std::env::var("KILLED_FABRIC").is_ok_and(|fabric| fabric == "verbs")
+}
+
 /// Starts the memory servers of a plan.
 fn serve(plan: &Plan, directory: &Path) -> Vec<MemoryServer> {
     let start = |_| {
         let config = MemoryServerConfig::new("127.0.0.1:0").size(64 << 20).huge_pages(false).grace(GRACE);
+        let config = if by_verbs() { config.verbs(VerbsOptions::default()) } else { config };
         MemoryServer::start(&config).expect("it starts")
     };
     let servers: Vec<_> = (0..plan.servers).map(start).collect();
@@ -216,7 +224,7 @@ fn main() -> ExitCode {
     let only = std::env::var("KILLED_PLAN").ok();
     let mut wanted: Vec<usize> = (0..PLANS.len()).collect();
     // Memory servers keep their memory.
-    wanted.retain(|&number| PLANS[number].servers == 0 || !cfg!(feature = "power"));
+    wanted.retain(|&number| PLANS[number].servers == 0 || !cfg!(feature = "power") || only.is_some());
     wanted.retain(|&number| only.as_ref().is_none_or(|only| PLANS[number].name.starts_with(only.as_str())));
     run_all(wanted, times);
     println!("test result: ok");
