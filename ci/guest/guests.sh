@@ -41,7 +41,7 @@ add_to_guest() {
     mkdir -p "$folder"
     for file in "$@"; do
         cp -L "$file" "$folder/"
-        ldd "$file" 2>/dev/null | grep -o '/[^ ]*' | while read -r library; do
+        { ldd "$file" 2>/dev/null || true; } | { grep -o '/[^ ]*' || true; } | while read -r library; do
             [ -e "$root/$libraries/$(basename "$library")" ] || cp -L "$library" "$root/$libraries/"
         done
     done
@@ -64,6 +64,7 @@ end_guest() {
 export PATH=/bin
 /bin/busybox --install -s /bin
 mount -t proc none /proc; mount -t sysfs none /sys; mount -t devtmpfs none /dev; mount -t tmpfs none /tmp
+mkdir -p /dev/shm; mount -t tmpfs none /dev/shm
 for module in $(cat /etc/modules); do insmod "/modules/$module" || echo "no module $module"; done
 echo "guest: up"
 sh /script
