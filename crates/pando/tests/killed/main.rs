@@ -295,8 +295,12 @@ fn run(number: usize, times: u64) {
         let mut command = Command::new(std::env::current_exe().expect("own path"));
         command.env(PLAN, format!("{number}/{round}")).env(PATH, directory).stdout(Stdio::null());
         let mut child = command.spawn().expect("it starts");
-        // Random lengths, from before the pool is open on. Persisting takes longer, and so does a guest.
-        let unit = if cfg!(feature = "power") || by_verbs() { 3_000 } else { 500 };
+        // Random lengths, from before the pool is open on. Persisting takes longer, and a guest takes seconds to open it.
+        let unit = match by_verbs() {
+            true => 12_000,
+            false if cfg!(feature = "power") => 3_000,
+            false => 500,
+        };
         thread::sleep(Duration::from_micros(unit * (round.wrapping_mul(0x9e37_79b9) % 400)));
         child.kill().expect("it runs");
         let status = child.wait().expect("it ends");
