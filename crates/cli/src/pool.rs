@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 
 use indicatif::ProgressBar;
 use pando::{
-    Access, Cluster, Config, Create, Index, IndexInfo, OpenOptions, RecoveryProgress, Secret, ServerState,
-    ServerUsage, VerbsOptions,
+    Access, Cluster, Config, Create, Durability, Index, IndexInfo, OpenOptions, RecoveryProgress, Secret,
+    ServerState, ServerUsage, VerbsOptions,
 };
 use pando_lab::units;
 use serde_json::{Value, json};
@@ -182,6 +182,9 @@ pub fn secret(file: Option<&Path>) -> Result<Secret, Failure> {
 }
 
 /// Opens the pool. Shows how far a recovery is if it takes long, and says what it did.
+///
+/// A reader changes nothing, and so is refused in a pool whose process was killed. Where the indexes have logs, the
+/// pool is recovered first, whatever it is opened for.
 fn open(config: Config) -> Result<Cluster, Failure> {
     let (begun, bar) = (Instant::now(), Arc::<OnceLock<ProgressBar>>::default());
     let shown = Arc::clone(&bar);
@@ -198,15 +201,27 @@ fn open(config: Config) -> Result<Cluster, Failure> {
             bar.set_position(done);
         }
     };
-    let opened = Cluster::open(config.on_recovery(report));
-    if let Some(bar) = bar.get() {
-        bar.finish_and_clear();
+    let open = |config: Config| -> pando::Result<Cluster> {
+        let opened = Cluster::open(config);
+        if let Some(bar) = bar.get() {
+            bar.finish_and_clear();
+        }
+        if let Some(recovery) = opened.as_ref().ok().and_then(Cluster::recovery) {
+            eprintln!("{recovery}");
+        }
+        opened
+    };
+    let config = config.on_recovery(report);
+    let refused = match open(config.clone()) {
+        Err(refused @ pando::Error::NotClosedCleanly { .. }) => refused,
+        opened => return Ok(opened?),
+    };
+    let recovering = config.clone().create(Create::Never).read_only(false).durability(Durability::Process);
+    match open(recovering) {
+        Ok(recovered) => recovered.close()?,
+        Err(_) => return Err(refused.into()),
     }
-    let cluster = opened?;
-    if let Some(recovery) = cluster.recovery() {
-        eprintln!("{recovery}");
-    }
-    Ok(cluster)
+    Ok(open(config)?)
 }
 
 /// Opens the pool, runs `work`, and closes the pool even if that failed. `work` must not keep anything of the

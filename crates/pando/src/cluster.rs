@@ -69,7 +69,6 @@ fn open_or_recover(config: Config, fresh: u64) -> Result<(Shared, Option<Recover
             Err(refused) if config.mode() == AttachMode::ReadWrite => refused,
             opened => return Ok((opened?, recovery)),
         };
-        // To find out that a process died while it attached takes all the patience.
         let may_try = tries == 0 || Instant::now() < until;
         match refused {
             Error::NotClosedCleanly { .. } if recovery.is_none() && may_try => {

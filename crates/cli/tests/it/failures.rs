@@ -72,6 +72,24 @@ fn a_memory_server_that_is_stopped_is_an_error_and_no_hang() {
     memory_server_fails("-STOP");
 }
 
+#[test]
+fn a_pool_with_logs_whose_process_was_killed_is_recovered_by_whoever_reads_it() {
+    let place = Place::new();
+    let bench = place.start(
+        "bench --pool p --fabric shm --memory-servers 1 --compute-servers 1 --threads 1 --keys 5k --warmup 1k --ops 1000m \
+         --cache 256KiB --durability process --workload write-intensive",
+    );
+    wait_until_made(&place, "p", "bench");
+    std::thread::sleep(Duration::from_millis(500));
+    drop(bench);
+    let read = place.run("scan --pool p --index bench --limit 2 --keys-only");
+    assert_eq!((read.status, read.stdout.lines().count()), (0, 2), "{read:?}");
+    assert!(read.stderr.starts_with("recovered 1 indexes"), "{read:?}");
+    let again = place.run("scan --pool p --index bench --limit 2 --keys-only");
+    assert_eq!((again.status, again.stdout, again.stderr.as_str()), (0, read.stdout, ""));
+    place.ok("check --pool p");
+}
+
 /// Kills or stops a benchmark on `pool` while another process loads words, all of which must be present at
 /// the end.
 fn client_fails(place: &Place, pool: &str, signal: &str) {
