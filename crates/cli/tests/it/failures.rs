@@ -2,11 +2,11 @@
 //! continue.
 
 use std::io::Write;
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use crate::common::running::{Daemon, Running};
-use crate::common::{Place, word_list};
+use crate::common::{Place, word_list, words};
 
 /// Of what has to do with a memory server that is gone: less than the default, to wait less for it.
 const DEADLINE: &str = "--deadline 4s";
@@ -72,22 +72,42 @@ fn a_memory_server_that_is_stopped_is_an_error_and_no_hang() {
     memory_server_fails("-STOP");
 }
 
+/// A process that puts rows is killed, and the next command reads all of them at once: nobody can be the heir of a
+/// process that served no clients.
+fn puts_are_killed(place: &Place, pool: &str) {
+    place.ok(&format!("create --pool {pool} --index n --durability process"));
+    let mut puts = place.command(words(&format!("put --pool {pool} --index n --durability process --stdin")));
+    let mut puts = Running::start(puts.stdin(Stdio::piped()).stderr(Stdio::piped()));
+    let mut feed = puts.stdin.take().expect("it is piped");
+    // More than it reads ahead.
+    (0..20_000).for_each(|row| writeln!(feed, "{row:05}\t{row}").expect("it reads"));
+    drop(puts);
+    let read = || place.run(&format!("get --pool {pool} --index n 00007 --deadline 60s"));
+    let (killed, until) = (Instant::now(), Instant::now() + LONG);
+    let mut found = read();
+    // Memory servers do not know yet that it is gone.
+    while found.stderr.contains("is open for writing") {
+        assert!(Instant::now() < until, "{found:?}");
+        found = read();
+    }
+    assert_eq!((found.status, found.stdout.as_str()), (0, "00007\t7\n"), "{found:?}");
+    assert!(found.stderr.starts_with("recovered 1 indexes"), "{found:?}");
+    assert!(killed.elapsed() < Duration::from_secs(50), "it waited for an heir");
+    let again = read();
+    assert_eq!((again.stdout, again.stderr.as_str()), (found.stdout, ""), "it is clean");
+    place.ok(&format!("check --pool {pool}"));
+}
+
 #[test]
-fn a_pool_with_logs_whose_process_was_killed_is_recovered_by_whoever_reads_it() {
+fn a_file_whose_process_was_killed_is_recovered_by_whoever_reads_it() {
+    puts_are_killed(&Place::new(), "p.pando");
+}
+
+#[test]
+fn so_are_memory_servers() {
     let place = Place::new();
-    let bench = place.start(
-        "bench --pool p --fabric shm --memory-servers 1 --compute-servers 1 --threads 1 --keys 5k --warmup 1k --ops 1000m \
-         --cache 256KiB --durability process --workload write-intensive",
-    );
-    wait_until_made(&place, "p", "bench");
-    std::thread::sleep(Duration::from_millis(500));
-    drop(bench);
-    let read = place.run("scan --pool p --index bench --limit 2 --keys-only");
-    assert_eq!((read.status, read.stdout.lines().count()), (0, 2), "{read:?}");
-    assert!(read.stderr.starts_with("recovered 1 indexes"), "{read:?}");
-    let again = place.run("scan --pool p --index bench --limit 2 --keys-only");
-    assert_eq!((again.status, again.stdout, again.stderr.as_str()), (0, read.stdout, ""));
-    place.ok("check --pool p");
+    let server = Daemon::memory_server(&place, "--grace 1s");
+    puts_are_killed(&place, &server.pool());
 }
 
 /// Kills or stops a benchmark on `pool` while another process loads words, all of which must be present at

@@ -81,10 +81,13 @@ fn looked<T>(config: &Config, look: impl FnOnce(&Cluster) -> Result<T>) -> Resul
     seen
 }
 
-/// Whether the keys of an index with a log may have an heir soon.
+/// Whether the keys of an index with a log may have an heir soon. Nobody waits to inherit from a process that served
+/// no clients.
 fn may_be_inherited(error: &Error) -> bool {
     match error {
-        Error::NotServed { is_lost, .. } => *is_lost,
+        Error::NotServed { is_lost, owner, .. } => {
+            *is_lost && owner.as_ref().is_some_and(|owner| owner.address.is_some())
+        }
         Error::Remote(error) => matches!(error, RemoteError::NotConnected { .. }),
         _ => false,
     }
@@ -112,7 +115,7 @@ fn unserved(index: &str, partitions: &[Partition]) -> impl Iterator<Item = Error
 
 impl Client {
     /// Finds the compute servers of an index through the pool that `config` names, and opens the index there. If the
-    /// index has a log and its owner is gone, waits for an heir, up to the deadline.
+    /// index has a log and its owner, a compute server, is gone, waits for an heir, up to the deadline.
     ///
     /// ```no_run
     /// use pando::Config;
