@@ -9,7 +9,7 @@
 use pando_fabric::{Endpoint, GlobalAddr, MemoryServerId};
 
 use crate::alloc::Placement;
-use crate::attach::{self, entry_addr};
+use crate::attach::{self, EntryState, entry_addr};
 use crate::error::{PoolError, Result};
 use crate::io::{checksum, read_words, write_words};
 use crate::layout::ATTACH_ENTRY_BYTES;
@@ -66,7 +66,8 @@ impl Pool {
         self.free_value(ep, old).await
     }
 
-    /// Processes in the attach table by slot, including those that ended without detaching.
+    /// Processes in the attach table by slot, including those that ended without detaching, but not those that died
+    /// before they could change anything.
     ///
     /// # Errors
     /// Errors of verbs.
@@ -75,6 +76,9 @@ impl Pool {
         for entry in attach::read_table(ep, self.inner.max_attached).await? {
             let (slot, process) = (entry.slot, entry.process);
             let is_alive = Some(slot) == self.slot() || entry.is_alive(&self.inner.is_alive);
+            if !is_alive && entry.state == EntryState::Coming {
+                continue;
+            }
             let notice = self.notice_of(ep, slot).await?;
             processes.push(Attached { slot, process, is_alive, notice });
         }
