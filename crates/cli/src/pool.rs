@@ -216,12 +216,16 @@ fn open(config: Config) -> Result<Cluster, Failure> {
         Err(refused @ pando::Error::NotClosedCleanly { .. }) => refused,
         opened => return Ok(opened?),
     };
-    let recovering = config.clone().create(Create::Never).read_only(false).durability(Durability::Process);
-    match open(recovering) {
+    match open(writing(&config)) {
         Ok(recovered) => recovered.close()?,
         Err(_) => return Err(refused.into()),
     }
     Ok(open(config)?)
+}
+
+/// Configuration to write to an existing pool, whose logs stay.
+pub fn writing(config: &Config) -> Config {
+    config.clone().create(Create::Never).read_only(false).durability(Durability::Process)
 }
 
 /// Opens the pool, runs `work`, and closes the pool even if that failed. `work` must not keep anything of the
@@ -280,6 +284,9 @@ pub fn with_index<T>(
     with_cluster(config, |cluster| {
         let info = cluster.index_info(name)?;
         let index = cluster.open_index_with(name, &OpenOptions::default())?;
+        if let Some(recovery) = index.recovery() {
+            eprintln!("{recovery}");
+        }
         work(&index, &info)
     })
 }

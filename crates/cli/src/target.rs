@@ -6,7 +6,7 @@
 //! between the two. `ops://HOST:PORT,..` names compute servers directly.
 
 use pando::remote::{Answer, Client, ClientConfig, RemoteIndex, RemoteSession, Service};
-use pando::{Cluster, Config, Create, Index, IndexInfo, IndexLayout, ScanRange};
+use pando::{Cluster, Config, Create, Index, IndexInfo, IndexLayout, Partition, PartitionOwner, ScanRange};
 
 use crate::args::{LookArgs, PoolArgs, TargetArgs};
 use crate::failure::Failure;
@@ -259,14 +259,20 @@ fn with<T>(
     config: Config,
     work: impl FnOnce(&Target<'_>) -> Result<T, Failure>,
 ) -> Result<T, Failure> {
-    let info = with_catalog(&config, |cluster| {
-        let name = name_in(args.index.as_deref(), cluster)?;
-        Ok(cluster.index_info(&name)?)
+    let (info, is_lost) = with_catalog(&config, |cluster| {
+        let info = cluster.index_info(&name_in(args.index.as_deref(), cluster)?)?;
+        let is_lost = |partition: &Partition| matches!(partition.owner, PartitionOwner::Lost(_));
+        let is_lost = info.log_bytes.is_some() && cluster.partitions(&info.name)?.iter().any(is_lost);
+        Ok((info, is_lost))
     })?;
-    match served(&config, &info.name)? {
-        Some(index) => work(&Target::new(Shape::of(&info), Reach::There(index))?),
-        None => here(config, &info.name, work),
+    if let Some(index) = served(&config, &info.name)? {
+        return work(&Target::new(Shape::of(&info), Reach::There(index))?);
     }
+    if is_lost {
+        // A reader changes nothing, so the heir is another handle.
+        pool::with_index(pool::writing(&config), &info.name, |_, _| Ok(()))?;
+    }
+    here(config, &info.name, work)
 }
 
 fn here<T>(

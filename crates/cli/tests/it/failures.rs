@@ -72,21 +72,28 @@ fn a_memory_server_that_is_stopped_is_an_error_and_no_hang() {
     memory_server_fails("-STOP");
 }
 
-/// A process that puts rows is killed, and the next command reads all of them at once: nobody can be the heir of a
-/// process that served no clients.
-fn puts_are_killed(place: &Place, pool: &str) {
-    place.ok(&format!("create --pool {pool} --index n --durability process"));
-    let mut puts = place.command(words(&format!("put --pool {pool} --index n --durability process --stdin")));
+/// A process that has put rows, and waits for more.
+fn puts(place: &Place, pool: &str, index: &str) -> (Running, std::process::ChildStdin) {
+    place.ok(&format!("create --pool {pool} --index {index} --durability process"));
+    let puts = format!("put --pool {pool} --index {index} --durability process --stdin");
+    let mut puts = place.command(words(&puts));
     let mut puts = Running::start(puts.stdin(Stdio::piped()).stderr(Stdio::piped()));
     let mut feed = puts.stdin.take().expect("it is piped");
     // More than it reads ahead.
     (0..20_000).for_each(|row| writeln!(feed, "{row:05}\t{row}").expect("it reads"));
-    drop(puts);
+    (puts, feed)
+}
+
+/// A process that puts rows is killed, and the next command reads all of them at once: nobody can be the heir of a
+/// process that served no clients. Another process may be at work on another index.
+fn puts_are_killed(place: &Place, pool: &str, beside: bool) {
+    let other = beside.then(|| puts(place, pool, "other"));
+    drop(puts(place, pool, "n"));
     let read = || place.run(&format!("get --pool {pool} --index n 00007 --deadline 60s"));
     let (killed, until) = (Instant::now(), Instant::now() + LONG);
     let mut found = read();
-    // Memory servers do not know yet that it is gone.
-    while found.stderr.contains("is open for writing") {
+    // Memory servers do not know yet that it is gone, or find out just then.
+    while found.stderr.contains("is open for writing") || found.stderr.contains("is lost") {
         assert!(Instant::now() < until, "{found:?}");
         found = read();
     }
@@ -95,19 +102,24 @@ fn puts_are_killed(place: &Place, pool: &str) {
     assert!(killed.elapsed() < Duration::from_secs(50), "it waited for an heir");
     let again = read();
     assert_eq!((again.stdout, again.stderr.as_str()), (found.stdout, ""), "it is clean");
-    place.ok(&format!("check --pool {pool}"));
+    drop(other);
+    if !beside {
+        place.ok(&format!("check --pool {pool}"));
+    }
 }
 
 #[test]
 fn a_file_whose_process_was_killed_is_recovered_by_whoever_reads_it() {
-    puts_are_killed(&Place::new(), "p.pando");
+    for beside in [false, true] {
+        puts_are_killed(&Place::new(), "p.pando", beside);
+    }
 }
 
 #[test]
 fn so_are_memory_servers() {
     let place = Place::new();
     let server = Daemon::memory_server(&place, "--grace 1s");
-    puts_are_killed(&place, &server.pool());
+    puts_are_killed(&place, &server.pool(), true);
 }
 
 /// Kills or stops a benchmark on `pool` while another process loads words, all of which must be present at

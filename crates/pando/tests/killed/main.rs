@@ -110,9 +110,23 @@ impl Known {
         self.0.write_all_at(&value.to_le_bytes(), (key * WORDS + word) * 8).expect("it can be written");
     }
 
-    /// The last state that was answered or seen.
-    fn least(&self, key: u64) -> u64 {
-        (ANSWERED..WORDS).map(|word| self.get(key, word)).max().expect("words")
+    /// The words of all keys, while nobody else uses them.
+    fn all(&self) -> Vec<[u64; WORDS as usize]> {
+        let mut bytes = vec![0; (ALL * WORDS * 8) as usize];
+        self.0.read_exact_at(&mut bytes, 0).expect("all words are there");
+        let words = bytes.chunks_exact(8).map(|word| u64::from_le_bytes(word.try_into().expect("a word")));
+        words
+            .collect::<Vec<_>>()
+            .chunks_exact(WORDS as usize)
+            .map(|key| key.try_into().expect("a key"))
+            .collect()
+    }
+
+    /// Notes for each key that it has this state, and no other one is known.
+    fn set_all(&self, states: &[u64]) {
+        let words = states.iter().flat_map(|&state| [state; WORDS as usize]);
+        let bytes: Vec<u8> = words.flat_map(u64::to_le_bytes).collect();
+        self.0.write_all_at(&bytes, 0).expect("it can be written");
     }
 }
 
@@ -231,12 +245,12 @@ fn main() -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// Runs plans on as many threads as there are cores. Those behind, which take longest, begin.
+/// Runs plans at the same time; some of them mostly wait. Those behind, which take longest, begin.
 fn run_all(wanted: Vec<usize>, times: u64) {
     let wanted = Mutex::new(wanted);
     let next = || wanted.lock().expect("nobody panicked with it").pop();
     thread::scope(|scope| {
-        for _ in 0..thread::available_parallelism().map_or(1, usize::from) {
+        for _ in 0..2 + thread::available_parallelism().map_or(1, usize::from) {
             scope.spawn(|| {
                 while let Some(number) = next() {
                     run(number, times);
@@ -325,7 +339,7 @@ fn run(number: usize, times: u64) {
     }
     reopened.sort();
     let after = |percent: usize| reopened[(reopened.len() * percent / 100).min(reopened.len() - 1)];
-    let states: u64 = (0..ALL).map(|key| known.get(key, BEGUN)).sum();
+    let states: u64 = known.all().iter().map(|key| key[BEGUN as usize]).sum();
     println!(
         "{}: {times} kills, {recovered} recoveries, {records} records, {pages} pages, {loads} loads, \
          {states} states, open again after {:.2?} (median), {:.2?} (p99), {:.2?} (all), {:.1?} in all",
@@ -401,8 +415,10 @@ fn index_of(cluster: &Cluster, plan: &Plan) -> Index {
 /// Checks each key, and notes its state as answered.
 fn check(plan: &Plan, known: &Known, index: &Index, round: u64) {
     let session = index.session().expect("a session");
-    for key in 0..ALL {
-        let (least, most) = (known.least(key), known.get(key, BEGUN));
+    let states = (0..).zip(known.all()).map(|(key, known)| {
+        // The last state that was answered or seen.
+        let least = known[ANSWERED as usize..].iter().copied().max().expect("words");
+        let most = known[BEGUN as usize];
         let found = session.get(&key_of(key)).expect("a lookup");
         let state = match &found {
             Some(value) => state_of(plan, value),
@@ -413,8 +429,9 @@ fn check(plan: &Plan, known: &Known, index: &Index, round: u64) {
             "{}, round {round}: key {key} is {found:?}, state {state} of {least}..={most}",
             plan.name
         );
-        (BEGUN..WORDS).for_each(|word| known.set(key, word, state));
-    }
+        state
+    });
+    known.set_all(&states.collect::<Vec<_>>());
 }
 
 fn child(plan: &Plan, directory: &Path, round: u64) -> ExitCode {
