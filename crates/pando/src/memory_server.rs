@@ -268,6 +268,7 @@ impl MemoryServer {
     /// [`Error::Fabric`] if the device fails.
     pub fn stop(self) -> Result<()> {
         let Self { server, region, _lock } = self;
+        server.leave();
         drop(server);
         Ok(region.flush()?)
     }

@@ -61,6 +61,9 @@ pub(super) enum Whose {
     Enters,
 }
 
+/// Time after which an unused connection is looked at before it is used.
+const RESTED: Nanos = 1_000_000;
+
 /// A request without a reply yet.
 struct Waiting {
     whose: Whose,
@@ -88,6 +91,9 @@ pub(super) struct Link {
     fenced: usize,
     /// Epoch of the view that this connection has entered; 0 if none.
     entered: u64,
+    /// Time of the last request, and whether none was in flight for [`RESTED`] before it.
+    used: Nanos,
+    has_rested: bool,
 }
 
 /// Ways in which a connection breaks.
@@ -113,6 +119,8 @@ impl Link {
             filled: 0,
             fenced: 0,
             entered: 0,
+            used: 0,
+            has_rested: false,
         }
     }
 
@@ -157,6 +165,8 @@ impl Link {
         if !matches!(self.state, State::Up(_)) {
             self.begin_connecting(shared, now)?;
         }
+        self.has_rested |= !self.is_busy() && now > self.used + RESTED;
+        self.used = now;
         let server = self.server(shared);
         if let Some(broken) = server.broken_since(self.fenced) {
             let process = shared.process;
@@ -253,6 +263,10 @@ impl Link {
                     Ok(true)
                 }
             };
+        }
+        if std::mem::take(&mut self.has_rested) {
+            // The server may have closed the connection meanwhile: then the request is not sent, and nobody is in doubt about it.
+            self.receive()?;
         }
         self.send()?;
         let came = self.receive()?;

@@ -40,6 +40,8 @@ pub(super) struct Member {
     started: Instant,
     /// Whether it has become the server that knows which processes live.
     becomes_home: AtomicBool,
+    /// Whether it is about to end, and executes nothing any more.
+    is_leaving: AtomicBool,
     /// File that keeps the acceptor, for memory that outlives the process.
     kept: Option<PathBuf>,
     last_view: Option<View>,
@@ -88,6 +90,8 @@ struct Group {
     slot_bytes: u64,
     /// By slot of this server: why it is not served.
     slots: Vec<Option<String>>,
+    /// By slot: whether nothing is changed there any more, since this server has the primary and is about to end.
+    leaves: Vec<bool>,
 }
 
 impl Allowed {
@@ -166,7 +170,11 @@ impl Group {
         if !self.has_lease {
             return Err("too few other memory servers answer it, so it may have been replaced".to_owned());
         }
-        match self.slots.get((offset / self.slot_bytes) as usize) {
+        let slot = (offset / self.slot_bytes) as usize;
+        if self.leaves.get(slot) == Some(&true) && !matches!(request, Request::Read { .. }) {
+            return Err("it is about to end".to_owned());
+        }
+        match self.slots.get(slot) {
             Some(None) => Ok(()),
             Some(Some(reason)) => Err(reason.clone()),
             None => Err("there is no copy at this place".to_owned()),
@@ -221,6 +229,7 @@ impl Member {
             terms,
             started: Instant::now(),
             becomes_home: AtomicBool::new(false),
+            is_leaving: AtomicBool::new(false),
             kept,
             last_view,
             register,
@@ -252,6 +261,13 @@ impl Member {
         self.becomes_home.swap(false, AcqRel)
     }
 
+    /// Refuses to change primaries from now on. It still serves READs, and changes backups: that ends atomics and WRITEs
+    /// which were begun. Returns whether it is in a group.
+    pub fn leave(&self) -> bool {
+        self.is_leaving.store(true, Release);
+        self.known().view.is_some()
+    }
+
     /// Ends the threads that work for the group.
     pub fn stop(&self) {
         self.known().is_stopping = true;
@@ -267,16 +283,18 @@ impl Member {
         let (Some(view), Some(lease)) = (&known.view, &known.lease) else {
             // It is out of the view.
             let (epoch, slot_bytes) = (known.view.as_ref().map_or(0, View::epoch), 1);
-            let (knows_fences, is_home, slots) = (true, false, Vec::new());
-            let group = Group { epoch, has_lease: false, knows_fences, is_home, slot_bytes, slots };
+            let (knows_fences, is_home, slots, leaves) = (true, false, Vec::new(), Vec::new());
+            let group = Group { epoch, has_lease: false, knows_fences, is_home, slot_bytes, slots, leaves };
             return Allowed { group: Some(group), fillings: Vec::new() };
         };
         let me = lease.me();
         let mut slots = vec![Some("there is no copy at this place".to_owned()); view.replicas().into()];
+        let (is_leaving, mut leaves) = (self.is_leaving.load(Acquire), vec![false; slots.len()]);
         for volume in (0..view.volumes() as u16).map(VolumeId) {
             let primary = view.primary(volume);
             let copies = primary.iter().chain(view.backups(volume));
             for copy in copies.filter(|copy| copy.server == me) {
+                leaves[usize::from(copy.slot)] = is_leaving && primary == Some(*copy);
                 let waits = primary == Some(*copy) && lease.serves_volume(volume, now) != Serves::Yes;
                 slots[usize::from(copy.slot)] =
                     waits.then(|| "the server that had it before may still serve it".to_owned());
@@ -289,6 +307,7 @@ impl Member {
             is_home: lease.serves_volume(VolumeId(0), now) == Serves::Yes,
             slot_bytes: view.slot_bytes(),
             slots,
+            leaves,
         };
         Allowed { group: Some(group), fillings: known.fillings.clone() }
     }

@@ -17,6 +17,7 @@ use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::thread;
 use std::time::Duration;
 
 use pando_fabric::{MAX_SERVERS, RequestHandler};
@@ -162,6 +163,9 @@ impl Service for Memory {
     }
 }
 
+/// Longest time for the answers of a server that is about to end.
+const LEAVE: Duration = Duration::from_millis(250);
+
 /// A running memory server. Dropping it stops it.
 pub struct TcpServer {
     server: Server<Memory>,
@@ -210,6 +214,16 @@ impl TcpServer {
             fences,
         };
         Ok(Self { server: Server::start(listener, memory, settings)?, _rounds: rounds })
+    }
+
+    /// For a member of a group that is about to be stopped: refuses to change primaries, and gives clients a moment to end
+    /// what they have begun. An atomic that is in flight when a server ends may or may not have been executed, and its
+    /// operation fails with that; one that was refused is sent to the server that follows.
+    pub fn leave(&self) {
+        let member = &self.server.service().member;
+        if member.leave() {
+            thread::sleep(Duration::from_nanos(member.terms.lease / 4).min(LEAVE));
+        }
     }
 
     /// The address it listens at.

@@ -95,6 +95,37 @@ fn a_server_that_ends_is_replaced_in_time() {
     }
 }
 
+#[test]
+fn when_a_server_leaves_nobody_is_in_doubt_about_an_atomic() {
+    for leaves in 0..3 {
+        let (mut servers, fabric) = group(3);
+        let (is_over, fabric) = (AtomicBool::new(false), &fabric);
+        thread::scope(|scope| {
+            for thread in 0..4 {
+                let is_over = &is_over;
+                scope.spawn(move || {
+                    let ep = endpoint(fabric);
+                    let own = |volume| word(volume).add(8 * thread);
+                    let mut added = 0;
+                    while !is_over.load(Relaxed) {
+                        for volume in 0..3 {
+                            let before = block_on(&ep, ep.fetch_add(own(volume), 1));
+                            assert_eq!(before.expect("it is known what became of it"), added);
+                        }
+                        added += 1;
+                    }
+                });
+            }
+            thread::sleep(LEASE / 5);
+            servers[leaves].as_ref().expect("it runs").leave();
+            servers[leaves] = None;
+            // The others go on without it.
+            thread::sleep(5 * LEASE);
+            is_over.store(true, Relaxed);
+        });
+    }
+}
+
 /// Starts a server again at the same address, without its memory.
 fn restart(server: &mut Option<TcpServer>, incarnation: u64) {
     let addr = server.as_ref().expect("it runs").addr();
