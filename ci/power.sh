@@ -9,7 +9,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 source ci/guest/guests.sh
 
-guest_packages e2fsprogs
+guest_packages e2fsprogs procps
 cuts=${CUTS:-3}
 work=$(realpath -m "${CARGO_TARGET_DIR:-target}/guest")
 disk=$work/disk answers=$work/answers
