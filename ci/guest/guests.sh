@@ -79,7 +79,7 @@ INIT
 # QEMU gets the other arguments. Fails, with nothing running, if the guest is not up soon. The first guest finds out how to run
 # them: with kvm or, if that does not work, emulated.
 start_guest() {
-    local seconds=$1 words=$2 way
+    local seconds=$1 words=$2
     shift 2
     # Without the features by which the kernel copies bytes one by one: rdma_rxe is to copy whole words, as a NIC does.
     local kvm="-accel kvm -cpu host,-erms,-fsrm" emulated="-accel tcg,thread=multi -cpu max,-erms,-fsrm"

@@ -6,7 +6,7 @@
 //! between the two. `ops://HOST:PORT,..` names compute servers directly.
 
 use pando::remote::{Answer, Client, ClientConfig, RemoteIndex, RemoteSession, Service};
-use pando::{Cluster, Config, Create, Index, IndexInfo, IndexLayout, Partition, PartitionOwner, ScanRange};
+use pando::{Cluster, Config, Create, Index, IndexInfo, IndexLayout, ScanRange};
 
 use crate::args::{LookArgs, PoolArgs, TargetArgs};
 use crate::failure::Failure;
@@ -199,7 +199,7 @@ pub fn work_on<T>(
     if let Some(addresses) = pool::compute_servers(&args.pool.pool)? {
         return work(&named(&args.pool, args.index.as_deref(), addresses)?);
     }
-    with(args, pool::existing(&args.pool)?, work)
+    with(args, pool::existing(&args.pool)?, false, work)
 }
 
 /// Runs `work` on an existing index, for reading only.
@@ -213,7 +213,7 @@ pub fn look_at<T>(
     }
     let config = pool::looking(&args.pool, look)?;
     if !look.unclean {
-        return with(args, config, work);
+        return with(args, config, true, work);
     }
     let name = with_catalog(&config, |cluster| name_in(args.index.as_deref(), cluster))?;
     here(config, &name, work)
@@ -257,18 +257,19 @@ pub fn find(args: &PoolArgs, index: Option<&str>) -> Result<Option<Found>, Failu
 fn with<T>(
     args: &TargetArgs,
     config: Config,
+    reads: bool,
     work: impl FnOnce(&Target<'_>) -> Result<T, Failure>,
 ) -> Result<T, Failure> {
-    let (info, is_lost) = with_catalog(&config, |cluster| {
-        let info = cluster.index_info(&name_in(args.index.as_deref(), cluster)?)?;
-        let is_lost = |partition: &Partition| matches!(partition.owner, PartitionOwner::Lost(_));
-        let is_lost = info.log_bytes.is_some() && cluster.partitions(&info.name)?.iter().any(is_lost);
-        Ok((info, is_lost))
+    let info = with_catalog(&config, |cluster| {
+        let name = name_in(args.index.as_deref(), cluster)?;
+        Ok(cluster.index_info(&name)?)
     })?;
-    if let Some(index) = served(&config, &info.name)? {
+    let found = Client::find(&config, &info.name);
+    let is_lost = matches!(found, Err(pando::Error::NotServed { is_lost: true, .. }));
+    if let Some(index) = served_as(found)? {
         return work(&Target::new(Shape::of(&info), Reach::There(index))?);
     }
-    if is_lost {
+    if is_lost && reads && info.log_bytes.is_some() {
         // A reader changes nothing, so the heir is another handle.
         pool::with_index(pool::writing(&config), &info.name, |_, _| Ok(()))?;
     }
@@ -305,7 +306,11 @@ fn named(args: &PoolArgs, index: Option<&str>, addresses: Vec<String>) -> Result
 
 /// Opens the index on its compute servers, if any of them is reachable.
 pub fn served(config: &Config, name: &str) -> Result<Option<RemoteIndex>, Failure> {
-    match Client::find(config, name) {
+    served_as(Client::find(config, name))
+}
+
+fn served_as(found: pando::Result<Service>) -> Result<Option<RemoteIndex>, Failure> {
+    match found {
         Ok(Service::Remote(index)) => Ok(Some(index)),
         // Opening the index here will report the obstacle.
         Ok(Service::Nobody) | Err(pando::Error::NotServed { .. }) => Ok(None),

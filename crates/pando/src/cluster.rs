@@ -69,6 +69,7 @@ fn open_or_recover(config: Config, fresh: u64) -> Result<(Shared, Option<Recover
             Err(refused) if config.mode() == AttachMode::ReadWrite => refused,
             opened => return Ok((opened?, recovery)),
         };
+        // Once at least, however long the first attempt took.
         let may_try = tries == 0 || Instant::now() < until;
         match refused {
             Error::NotClosedCleanly { .. } if recovery.is_none() && may_try => {

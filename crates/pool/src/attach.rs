@@ -125,7 +125,7 @@ pub(crate) struct AttachEntry {
     word: u64,
 }
 
-const ENTRY_WORDS: usize = (ATTACH_ENTRY_BYTES / 8) as usize;
+pub(crate) const ENTRY_WORDS: usize = (ATTACH_ENTRY_BYTES / 8) as usize;
 
 /// Reads entry `slot`; `None` if it is not complete.
 pub(crate) async fn read_entry<E: Endpoint>(ep: &E, slot: AttachSlot) -> Result<Option<AttachEntry>> {

@@ -9,10 +9,9 @@
 use pando_fabric::{Endpoint, GlobalAddr, MemoryServerId};
 
 use crate::alloc::Placement;
-use crate::attach::{self, EntryState, entry_addr};
+use crate::attach::{self, ENTRY_WORDS, EntryState, entry_addr};
 use crate::error::{PoolError, Result};
 use crate::io::{checksum, read_words, write_words};
-use crate::layout::ATTACH_ENTRY_BYTES;
 use crate::pool::Pool;
 use crate::process::{AttachSlot, ProcessIdentity};
 use crate::value::ValueRef;
@@ -117,11 +116,10 @@ impl Pool {
 
     /// The value that the entry refers to; `None` if there is none.
     async fn notice_ref<E: Endpoint>(&self, ep: &E, slot: AttachSlot) -> Result<Option<ValueRef>> {
-        const WORDS: usize = (ATTACH_ENTRY_BYTES / 8) as usize;
         for _ in 0..READS_MAX {
-            let words = read_words(ep, entry_addr(slot), WORDS).await?;
-            let reference = &words[NOTICE_AT as usize / 8..WORDS - 1];
-            if words[WORDS - 1] == self.notice_checksum(words[0] >> 8, reference) {
+            let words = read_words(ep, entry_addr(slot), ENTRY_WORDS).await?;
+            let reference = &words[NOTICE_AT as usize / 8..ENTRY_WORDS - 1];
+            if words[ENTRY_WORDS - 1] == self.notice_checksum(words[0] >> 8, reference) {
                 return Ok(ValueRef::from_words([reference[0], reference[1], reference[2]]));
             }
         }

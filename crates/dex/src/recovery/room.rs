@@ -133,13 +133,22 @@ pub(crate) async fn flush<L: Layout, E: Endpoint>(tree: &Tree<L>, ctx: Ctx<'_, E
     let Some(log) = journal::log_of(tree) else {
         return Ok(tree.cache.flush(ctx.worker, ctx.ep, tree.layout).await?);
     };
+    let written = checkpoint_in_turn(tree, ctx, log).await?;
+    // Nodes that are written append images, too.
+    if log.used() == 0 { Ok(written) } else { Ok(written + checkpoint_in_turn(tree, ctx, log).await?) }
+}
+
+/// A [`checkpoint`], after the one that is under way.
+async fn checkpoint_in_turn<L: Layout, E: Endpoint>(
+    tree: &Tree<L>,
+    ctx: Ctx<'_, E>,
+    log: &Log,
+) -> Result<u64> {
     let patience = Patience::new(tree.config.patience_ns);
-    let mut all_written = None;
     loop {
-        match (checkpoint(tree, ctx, log).await?, all_written) {
-            (Some(written), None) if log.used() > 0 => all_written = Some(written),
-            (Some(written), before) => return Ok(written + before.unwrap_or(0)),
-            (None, _) => patience.wait(ctx.ep, "a checkpoint").await?,
+        match checkpoint(tree, ctx, log).await? {
+            Some(written) => return Ok(written),
+            None => patience.wait(ctx.ep, "a checkpoint").await?,
         }
     }
 }

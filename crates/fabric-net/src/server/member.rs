@@ -40,7 +40,7 @@ pub(super) struct Member {
     started: Instant,
     /// Whether it has become the server that knows which processes live.
     becomes_home: AtomicBool,
-    /// Whether it is about to end, and executes nothing any more.
+    /// Whether it is about to end, and changes no primary any more.
     is_leaving: AtomicBool,
     /// File that keeps the acceptor, for memory that outlives the process.
     kept: Option<PathBuf>,
@@ -88,10 +88,19 @@ struct Group {
     /// Whether it serves volume 0, and with it knows which processes live.
     is_home: bool,
     slot_bytes: u64,
-    /// By slot of this server: why it is not served.
-    slots: Vec<Option<String>>,
-    /// By slot: whether nothing is changed there any more, since this server has the primary and is about to end.
-    leaves: Vec<bool>,
+    /// By slot of this server.
+    slots: Vec<Slot>,
+}
+
+/// What may be done with the copy in a slot.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Slot {
+    Empty,
+    /// A primary that another server may still serve.
+    Waits,
+    /// A primary of a server that is about to end: it is only read.
+    Leaves,
+    Served,
 }
 
 impl Allowed {
@@ -171,13 +180,12 @@ impl Group {
             return Err("too few other memory servers answer it, so it may have been replaced".to_owned());
         }
         let slot = (offset / self.slot_bytes) as usize;
-        if self.leaves.get(slot) == Some(&true) && !matches!(request, Request::Read { .. }) {
-            return Err("it is about to end".to_owned());
-        }
-        match self.slots.get(slot) {
-            Some(None) => Ok(()),
-            Some(Some(reason)) => Err(reason.clone()),
-            None => Err("there is no copy at this place".to_owned()),
+        match self.slots.get(slot).unwrap_or(&Slot::Empty) {
+            Slot::Served => Ok(()),
+            Slot::Leaves if matches!(request, Request::Read { .. }) => Ok(()),
+            Slot::Leaves => Err("it is about to end".to_owned()),
+            Slot::Waits => Err("the server that had it before may still serve it".to_owned()),
+            Slot::Empty => Err("there is no copy at this place".to_owned()),
         }
     }
 
@@ -283,21 +291,22 @@ impl Member {
         let (Some(view), Some(lease)) = (&known.view, &known.lease) else {
             // It is out of the view.
             let (epoch, slot_bytes) = (known.view.as_ref().map_or(0, View::epoch), 1);
-            let (knows_fences, is_home, slots, leaves) = (true, false, Vec::new(), Vec::new());
-            let group = Group { epoch, has_lease: false, knows_fences, is_home, slot_bytes, slots, leaves };
+            let (knows_fences, is_home, slots) = (true, false, Vec::new());
+            let group = Group { epoch, has_lease: false, knows_fences, is_home, slot_bytes, slots };
             return Allowed { group: Some(group), fillings: Vec::new() };
         };
         let me = lease.me();
-        let mut slots = vec![Some("there is no copy at this place".to_owned()); view.replicas().into()];
-        let (is_leaving, mut leaves) = (self.is_leaving.load(Acquire), vec![false; slots.len()]);
+        let (is_leaving, mut slots) =
+            (self.is_leaving.load(Acquire), vec![Slot::Empty; view.replicas().into()]);
         for volume in (0..view.volumes() as u16).map(VolumeId) {
             let primary = view.primary(volume);
             let copies = primary.iter().chain(view.backups(volume));
             for copy in copies.filter(|copy| copy.server == me) {
-                leaves[usize::from(copy.slot)] = is_leaving && primary == Some(*copy);
-                let waits = primary == Some(*copy) && lease.serves_volume(volume, now) != Serves::Yes;
-                slots[usize::from(copy.slot)] =
-                    waits.then(|| "the server that had it before may still serve it".to_owned());
+                slots[usize::from(copy.slot)] = match primary == Some(*copy) {
+                    true if lease.serves_volume(volume, now) != Serves::Yes => Slot::Waits,
+                    true if is_leaving => Slot::Leaves,
+                    _ => Slot::Served,
+                };
             }
         }
         let group = Group {
@@ -307,7 +316,6 @@ impl Member {
             is_home: lease.serves_volume(VolumeId(0), now) == Serves::Yes,
             slot_bytes: view.slot_bytes(),
             slots,
-            leaves,
         };
         Allowed { group: Some(group), fillings: known.fillings.clone() }
     }
