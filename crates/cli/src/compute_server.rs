@@ -7,6 +7,7 @@
 use std::io::{Write, stdout};
 use std::net::{SocketAddr, TcpListener};
 use std::path::Path;
+use std::sync::{Arc, OnceLock};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -14,7 +15,7 @@ use clap::Args;
 use pando::backup::{Backup, BackupOptions, Destination};
 use pando::{Cluster, Config, Durability, Error, Index, OpenOptions, Ownership};
 use pando_lab::units::{parse_nanos, parse_size};
-use pando_server::{OperationConfig, OperationServer, compute_server_metrics};
+use pando_server::{OperationConfig, OperationCounts, OperationServer, compute_server_metrics};
 
 use crate::args::{AccessArgs, parse_durability};
 use crate::daemon::{Daemon, DaemonArgs, check_listening, check_secrets};
@@ -107,6 +108,9 @@ fn place(text: &str) -> String {
     }
 }
 
+/// Counts of the operation port, once there is one.
+type Port = OnceLock<Box<dyn Fn() -> OperationCounts + Send + Sync>>;
+
 pub fn run(args: &ComputeServerArgs) -> Result<(), Failure> {
     let backups = args.backups()?;
     let daemon = args.daemon.begin()?;
@@ -114,7 +118,15 @@ pub fn run(args: &ComputeServerArgs) -> Result<(), Failure> {
     check_secrets(&pool::secret(args.access.secret_file.as_deref())?, &secret, args.daemon.insecure)?;
     check_listening(&args.listen, &secret, "--operation-secret-file", args.daemon.insecure)?;
     pool::with_cluster(args.config()?, |cluster| {
-        let Some(index) = open(args, cluster, &daemon)? else { return Ok(()) };
+        let port = Arc::new(Port::new());
+        let (asked, of_port) = (Cluster::clone(cluster), Arc::clone(&port));
+        let page = move || {
+            let counts = of_port.get().map(|counts| counts());
+            let stats = asked.stats().map_err(|error| error.to_string())?;
+            Ok(compute_server_metrics(&stats, counts.as_ref()))
+        };
+        let (http, metrics) = args.daemon.serve(page)?;
+        let Some(index) = open(args, cluster, &daemon, &metrics)? else { return Ok(()) };
         if let Some(recovery) = index.recovery() {
             tracing::warn!("the last owner of index {} died: {recovery}", index.name());
         }
@@ -126,14 +138,8 @@ pub fn run(args: &ComputeServerArgs) -> Result<(), Failure> {
         let config =
             OperationConfig { secret, threads, clients_max, strangers_max, ..OperationConfig::default() };
         let server = OperationServer::start(listener, index.clone(), config).map_err(Failure::failed)?;
-        let (asked, operations) = (Cluster::clone(cluster), server.counter());
-        let page = move || {
-            asked
-                .stats()
-                .map(|stats| compute_server_metrics(&stats, &operations()))
-                .map_err(|error| error.to_string())
-        };
-        let (http, metrics) = args.daemon.serve(page)?;
+        // Nobody else sets it.
+        let _ = port.set(Box::new(server.counter()));
         let partitions = match &args.partition[..] {
             [] => "all partitions".to_owned(),
             some => format!("partition {}", some.iter().map(usize::to_string).collect::<Vec<_>>().join(", ")),
@@ -218,8 +224,13 @@ fn follow(index: &Index, daemon: &Daemon) {
     }
 }
 
-/// Opens the index. A standby waits for its owner; `None` if it is told to stop meanwhile.
-fn open(args: &ComputeServerArgs, cluster: &Cluster, daemon: &Daemon) -> Result<Option<Index>, Failure> {
+/// Opens the index. A standby waits for its owner, and tells where its `metrics` are; `None` if it is told to stop meanwhile.
+fn open(
+    args: &ComputeServerArgs,
+    cluster: &Cluster,
+    daemon: &Daemon,
+    metrics: &str,
+) -> Result<Option<Index>, Failure> {
     let wait = if args.standby { LOOK } else { Duration::ZERO };
     let options = OpenOptions::default().own(args.ownership()).wait(wait);
     let mut told = false;
@@ -227,7 +238,7 @@ fn open(args: &ComputeServerArgs, cluster: &Cluster, daemon: &Daemon) -> Result<
         match cluster.open_index_with(&args.index, &options) {
             Err(error @ Error::PartitionOwned { .. }) if args.standby => {
                 if !told {
-                    tracing::info!("standing by: {error}");
+                    tracing::info!("standing by{metrics}: {error}");
                     told = true;
                 }
                 if daemon.is_to_stop() {

@@ -39,7 +39,8 @@ fn numbers(parts: &[MemoryServerId]) -> Vec<u16> {
     parts.iter().map(|part| part.0).collect()
 }
 
-fn document(copies: &Copies) -> Value {
+/// The table as JSON.
+pub fn document(copies: &Copies) -> Value {
     let server = |(number, of): (usize, &ServerCopies)| {
         json!({
             "server": number,

@@ -101,8 +101,9 @@ pub fn run(args: &MemoryServerArgs) -> Result<(), Failure> {
         ServedFabric::Verbs => config.verbs(args.verbs.clone()),
     };
     let server = MemoryServer::start(&config)?;
-    let (size, counts) = (server.size(), server.counter());
-    let (http, metrics) = args.daemon.serve(move || Ok(memory_server_metrics(size, &counts())))?;
+    let (size, counts, member) = (server.size(), server.counter(), server.member_condition());
+    let page = move || Ok(memory_server_metrics(size, &counts(), member().as_ref()));
+    let (http, metrics) = args.daemon.serve(page)?;
     // The reader may be gone.
     let _ = writeln!(stdout(), "memory server: {} at {}{metrics}", units::size(size), server.addr());
     if daemon.wait() {

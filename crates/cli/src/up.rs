@@ -629,11 +629,12 @@ fn summary(plan: &Plan, addresses: &[String], running: &Running) -> String {
         .collect();
     write!(
         text,
-        "the pool is {pool} ({} in all); the index is {}\n\
+        "the pool is {pool} ({} in all{}); the index is {}\n\
          to look at it: pando status --pool {pool}{secret}\n\
          to use it: pando put --pool {pool}{secret} KEY VALUE, and load, get, scan, dump\n\
          Ctrl-C stops it\n",
-        units::size(plan.memory * plan.memory_servers as u64),
+        units::size(plan.memory * plan.memory_servers as u64 / plan.replicas as u64),
+        if plan.replicas > 1 { format!(", and {} copies of it", plan.replicas) } else { String::new() },
         plan.index,
     )
     .expect("writing to a string does not fail");

@@ -34,7 +34,7 @@ impl Protocol {
     pub const VERBS: Self =
         Self { magic: *b"PandoTCP", version: crate::wire::VERSION, server: "memory server" };
     /// Operations on an index, for compute servers; `pando::remote::wire` has its frames.
-    pub const OPERATIONS: Self = Self { magic: *b"PandoOps", version: 2, server: "compute server" };
+    pub const OPERATIONS: Self = Self { magic: *b"PandoOps", version: 3, server: "compute server" };
 
     /// The protocol with this magic.
     fn of_magic(magic: [u8; 8]) -> Option<Self> {
@@ -404,7 +404,7 @@ mod tests {
         let challenge = format!("50616e646f544350 0400 0000 00000000 {nonce}");
         assert_eq!(hex(other.challenge()), without_spaces(&challenge));
         let (refusing, _) = ServerHalf::new(Protocol::OPERATIONS, hello);
-        assert_eq!(hex(&refusing.challenge()[..16]), without_spaces("50616e646f4f7073 0200 0500 00000000"));
+        assert_eq!(hex(&refusing.challenge()[..16]), without_spaces("50616e646f4f7073 0300 0500 00000000"));
         // Verdict, zero, longest body, length of the region, incarnation; then a proof.
         let welcome = other.welcome(Ok(LEARNT), &Secret::default());
         let numbers = "0000 0000 00100000 0000004000000000 0500000000000000";

@@ -22,12 +22,12 @@ mod socket;
 mod tests;
 pub mod wire;
 
-pub use client::{TcpConfig, TcpEndpoint, TcpFabric, TcpLock, count_call, wait_for};
+pub use client::{MemoryServerFound, TcpConfig, TcpEndpoint, TcpFabric, TcpLock, count_call, wait_for};
 pub use connect::{ConnectError, Destination, connect};
-pub use group::{BadRegister, RegisterAddress};
+pub use group::{BadRegister, Fill, MemberCondition, RegisterAddress, ServerCondition};
 pub use handshake::{LinkId, Protocol, Rejection, Welcomed, random_nonzero};
 /// Which memory server has which copies.
-pub use pando_member::{Server as NamedServer, View, VolumeId};
+pub use pando_member::{HeldCopy, Role, Server as NamedServer, View, VolumeId};
 pub use pending::{Ending, Pending};
 pub use secret::{SECRET_MIN, Secret, SecretError};
 pub use server::{Calls, OtherWay, OutsideRegister, ServerConfig, ServerCounts, TcpServer};

@@ -356,6 +356,11 @@ impl ServerLease {
         self.admitted && self.until.is_some_and(|until| now < until)
     }
 
+    /// Nanoseconds that are left of the lease; 0 if it has none.
+    pub fn left(&self, now: Nanos) -> Nanos {
+        if self.admitted { self.until.map_or(0, |until| until.saturating_sub(now)) } else { 0 }
+    }
+
     /// Whether the server serves `volume`.
     #[inline]
     pub fn serves_volume(&self, volume: VolumeId, now: Nanos) -> Serves {

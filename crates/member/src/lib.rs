@@ -40,4 +40,6 @@ mod view;
 
 pub use lease::{Renew, Renewed, ServerLease, Serves, Terms};
 pub use register::{Acceptor, AcceptorId, Answer, Ask, Ballot, Names, Proposal, Request, Step};
-pub use view::{FIRST_EPOCH, LostVolumes, OUTSIDE, Place, Server, View, ViewError, VolumeCopy, VolumeId};
+pub use view::{
+    FIRST_EPOCH, HeldCopy, LostVolumes, OUTSIDE, Place, Role, Server, View, ViewError, VolumeCopy, VolumeId,
+};

@@ -111,6 +111,23 @@ impl Server {
     }
 }
 
+/// What a memory server has a copy for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Role {
+    Primary,
+    Backup,
+    /// It is being filled.
+    Syncing,
+}
+
+/// A copy of a volume, as its memory server sees it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HeldCopy {
+    pub volume: VolumeId,
+    pub slot: u16,
+    pub role: Role,
+}
+
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Volume {
     primary: VolumeCopy,
@@ -291,6 +308,19 @@ impl View {
     #[inline]
     pub fn backups(&self, volume: VolumeId) -> &[VolumeCopy] {
         self.volumes.get(usize::from(volume.0)).map_or(&[], |volume| &volume.backups)
+    }
+
+    /// The copies that `server` has, by volume.
+    pub fn held_by(&self, server: MemoryServerId) -> impl Iterator<Item = HeldCopy> {
+        (0..).map(VolumeId).zip(&self.volumes).filter_map(move |(id, volume)| {
+            let copy = volume.copies().find(|copy| copy.server == server)?;
+            let role = match copy {
+                copy if *copy == volume.primary => Role::Primary,
+                copy if copy.syncing => Role::Syncing,
+                _ => Role::Backup,
+            };
+            Some(HeldCopy { volume: id, slot: copy.slot, role })
+        })
     }
 
     /// Epoch of the first of the views, up to this one, that all have the same primary of `volume`.

@@ -13,6 +13,7 @@ use pando_fabric::{Endpoint, Nanos};
 use pando_pool::{AttachMode, Pool, ProcessIdentity};
 use pando_rt::block_on;
 
+use crate::copies::Copies;
 use crate::error::{Error, Result};
 use crate::index::{Index, IndexInfo, OpenIndexes, Registry};
 use crate::local::create::{self, Chosen};
@@ -339,6 +340,16 @@ impl Cluster {
         self.shared.with_endpoint(|ep| self.shared.partitions(ep, index))
     }
 
+    /// The memory servers as they have copies of each other's memory, as far as this process knows; `None` for a pool
+    /// without copies.
+    ///
+    /// # Errors
+    /// [`Error::Closed`].
+    pub fn copies(&self) -> Result<Option<Copies>> {
+        self.shared.check_open()?;
+        Ok(self.shared.fabric.view().map(|view| Copies::of(&view)))
+    }
+
     /// Current counts, and the usage of the memory servers.
     ///
     /// # Errors
@@ -350,7 +361,8 @@ impl Cluster {
         let indexes = open.values().map(|data| data.stats()).collect::<Result<Vec<_>>>()?;
         drop(open);
         let counts = lock(&self.shared.counts);
-        Ok(Stats { verbs: counts.sum(), management: counts.management, indexes, pool })
+        let (verbs, management) = (counts.sum(), counts.management);
+        Ok(Stats { verbs, management, indexes, pool, copies: self.copies()? })
     }
 
     /// Writes all changes back to the memory servers, and from there to the files if there are any.

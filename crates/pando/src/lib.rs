@@ -29,6 +29,7 @@
 mod admin;
 pub mod backup;
 mod cluster;
+mod copies;
 pub mod elf;
 mod error;
 mod index;
@@ -44,13 +45,14 @@ mod shared;
 mod stats;
 mod table;
 
-pub use admin::{CheckReport, Copies, DrainProgress, IndexReport, ServerCopies};
+pub use admin::{CheckReport, DrainProgress, IndexReport};
 pub use cluster::Cluster;
+pub use copies::{Copies, ServerCopies};
 pub use error::{Error, Owner, Result};
 pub use index::{BULK_THREADS_MAX, BulkOptions, Index, IndexInfo, Loaded, OwnedKeys};
 pub use layout::IndexLayout;
 pub use local::redo::Recovery;
-pub use memory_server::{Backing, MemoryServer, MemoryServerConfig, memory_server_size};
+pub use memory_server::{Backing, MemoryServer, MemoryServerConfig, memory_server_at};
 pub use options::{
     Access, CacheOptions, Config, Create, Durability, IndexOptions, MAX_COMPUTE_SERVERS, OpenOptions,
     Ownership, READ_AHEAD, RecoveryProgress,
@@ -66,8 +68,12 @@ pub use pando_cache::{CacheConfig, CacheCounts, Eviction};
 pub use pando_dex::balancer::{Balancer, BalancerConfig};
 pub use pando_dex::{DexError as IndexError, KeyRange, OffloadPolicy, ScanRange, SortedSource, Swapped};
 pub use pando_fabric::{FabricError, GlobalAddr, MemoryServerId, VerbCounts};
+pub use pando_fabric_net::serve::HeardProcess;
 pub use pando_fabric_net::wire::printable;
-pub use pando_fabric_net::{BadRegister, RegisterAddress, Secret, SecretError, ServerCounts};
+pub use pando_fabric_net::{
+    BadRegister, Fill, MemberCondition, MemoryServerFound, RegisterAddress, Secret, SecretError,
+    ServerCondition, ServerCounts, VolumeId,
+};
 pub use pando_fabric_verbs::VerbsOptions;
 pub use pando_pool::{PoolError, ProcessIdentity, ServerState, ServerUsage};
 pub use pando_rt::pin_to_core;

@@ -18,8 +18,8 @@ use pando_fabric_local::{
     ExclusiveLock, HugePages, LocalConfig, LocalFabric, ServedRegion, ShmConfig, ShmFabric,
 };
 use pando_fabric_net::{
-    OtherWay, OutsideRegister, RegisterAddress, Secret, ServerConfig, ServerCounts, TcpConfig, TcpFabric,
-    TcpServer, random_nonzero,
+    MemberCondition, MemoryServerFound, OtherWay, OutsideRegister, RegisterAddress, Secret, ServerConfig,
+    ServerCounts, TcpServer, random_nonzero,
 };
 use pando_fabric_verbs::VerbsOptions;
 
@@ -262,6 +262,12 @@ impl MemoryServer {
         self.server.counter()
     }
 
+    /// A function that tells how the server is among those that have copies of each other's memory; `None` without copies. It
+    /// may outlive the server.
+    pub fn member_condition(&self) -> impl Fn() -> Option<MemberCondition> + Send + Sync + 'static {
+        self.server.member_condition()
+    }
+
     /// Stops serving, and writes changes to the file, if there is one.
     ///
     /// # Errors
@@ -284,15 +290,12 @@ fn offer(_: &ServedRegion, _: &VerbsOptions, _: usize) -> Result<Arc<dyn OtherWa
     Err(Error::without_verbs())
 }
 
-/// Bytes that the memory server at `address`, `host:port`, offers. Serves also as a check whether the server
-/// is reachable.
+/// What the memory server at `address`, `host:port`, says of itself.
 ///
 /// # Errors
 /// [`Error::Fabric`] with the reason if the server cannot be reached, or rejects this process.
-pub fn memory_server_size(address: &str, access: &Access) -> Result<u64> {
-    let (secret, deadline) = (access.secret.clone(), access.of_verb());
-    let fabric = TcpFabric::connect(TcpConfig { secret, deadline, ..TcpConfig::new([address]) })?;
-    Ok(fabric.regions().iter().map(|region| region.len).sum())
+pub fn memory_server_at(address: &str, access: &Access) -> Result<MemoryServerFound> {
+    Ok(MemoryServerFound::at(address, &access.secret, access.of_verb())?)
 }
 
 fn listening(listen: &str, error: &io::Error) -> Error {

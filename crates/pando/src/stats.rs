@@ -10,6 +10,8 @@ use pando_dex::KeyRange;
 use pando_fabric::VerbCounts;
 use pando_pool::ServerUsage;
 
+use crate::copies::Copies;
+
 /// Counts of this process and the state of the pool, as returned by [`crate::Cluster::stats`].
 ///
 /// Counters start when the cluster is opened; the difference of two snapshots measures an interval.
@@ -25,6 +27,8 @@ pub struct Stats {
     pub indexes: Vec<IndexStats>,
     /// Usage of the memory servers.
     pub pool: Vec<ServerUsage>,
+    /// Which of them has which copies; `None` for a pool without copies.
+    pub copies: Option<Copies>,
 }
 
 /// Counts of the compute servers of one index.

@@ -56,7 +56,10 @@ pub(crate) async fn execute(
         Ok(Done::Swapped(Swapped::Done)) => reply.swapped(out, Ok(())),
         Ok(Done::Swapped(Swapped::Found(found))) => reply.swapped(out, Err(found.as_deref())),
         Ok(Done::Opened(opened)) => reply.opened(out, &opened),
-        Ok(Done::Described) => reply.described(out, scope.described),
+        Ok(Done::Described) => {
+            let log = scope.index.log_stats();
+            reply.described(out, &Described { log, ..scope.described.clone() });
+        }
         Ok(Done::Page(next)) => {
             reply.finish_page(out, next.as_ref().map(|next| next.as_ref().map(Vec::as_slice)));
         }

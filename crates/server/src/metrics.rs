@@ -10,7 +10,9 @@ use std::sync::Mutex;
 
 use crate::counts::OperationCounts;
 use crate::histogram::Latencies;
-use pando::{ComputeServerStats, LogStats, ServerCounts, ServerUsage, Stats, VerbCounts};
+use pando::{
+    ComputeServerStats, Copies, LogStats, MemberCondition, ServerCounts, ServerUsage, Stats, VerbCounts,
+};
 use pando_fabric_net::serve::ConnectionCounts;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::text::encode;
@@ -103,6 +105,7 @@ impl Metrics {
     }
 }
 
+const VIEW_HELP: &str = "Number of the newest view of the memory servers that this process knows";
 const LATENCIES: &str = "port_operation_duration_seconds";
 const LATENCIES_HELP: &str = "How long operations took, from when they were whole until their answers were";
 
@@ -178,8 +181,8 @@ fn by<const N: usize>(label: &'static str, samples: [(&str, u64); N]) -> Vec<(La
     samples.into_iter().map(|(value, count)| (vec![(label, value.to_owned())], count)).collect()
 }
 
-/// Metrics of a memory server.
-pub fn memory_server_metrics(size: u64, counts: &ServerCounts) -> Metrics {
+/// Metrics of a memory server of `size` bytes, and of what it does for those that have copies of each other's memory.
+pub fn memory_server_metrics(size: u64, counts: &ServerCounts, member: Option<&MemberCondition>) -> Metrics {
     let mut metrics = Metrics::default();
     metrics.gauge("memory_bytes", "Bytes of memory that this server offers", one(size));
     let verbs = [
@@ -190,7 +193,32 @@ pub fn memory_server_metrics(size: u64, counts: &ServerCounts) -> Metrics {
     ];
     metrics.counter("verbs_served", "Verbs executed for clients", by("kind", verbs));
     connection_metrics(&mut metrics, &counts.of_connections());
+    member.iter().for_each(|member| member_metrics(&mut metrics, member));
     metrics
+}
+
+fn member_metrics(metrics: &mut Metrics, member: &MemberCondition) {
+    metrics.gauge("view", VIEW_HELP, one(member.epoch));
+    metrics.gauge(
+        "in_view",
+        "1 if this memory server is in the view, 0 if the others go on without it",
+        one(member.is_in.into()),
+    );
+    let has_lease = member.lease_left_ns > 0;
+    metrics.gauge(
+        "has_lease",
+        "1 while this memory server has a lease; without one it serves nothing",
+        one(has_lease.into()),
+    );
+    let copies =
+        [("serves", member.serves.len()), ("backs_up", member.backs_up.len()), ("fills", member.fills.len())];
+    metrics.gauge(
+        "copies",
+        "Copies of parts of the pool that this memory server serves, has as backups, or fills",
+        by("role", copies.map(|(role, count)| (role, count as u64))),
+    );
+    let left = member.fills.iter().map(|fill| fill.bytes - fill.whole).sum();
+    metrics.gauge("fill_left_bytes", "Bytes of copies that are still to be filled", one(left));
 }
 
 fn connection_metrics(metrics: &mut Metrics, counts: &ConnectionCounts) {
@@ -211,10 +239,12 @@ fn connection_metrics(metrics: &mut Metrics, counts: &ConnectionCounts) {
     );
 }
 
-/// Metrics of a process with compute servers and an operation port.
-pub fn compute_server_metrics(stats: &Stats, port: &OperationCounts) -> Metrics {
+/// Metrics of a process with compute servers and an operation port; a standby has no `port` yet.
+pub fn compute_server_metrics(stats: &Stats, port: Option<&OperationCounts>) -> Metrics {
     let mut metrics = Metrics::default();
-    port_metrics(&mut metrics, port);
+    let stands_by = u64::from(port.is_none());
+    metrics.gauge("standby", "1 while this process waits for another one's partitions", one(stands_by));
+    port.iter().for_each(|port| port_metrics(&mut metrics, port));
     verb_metrics(&mut metrics, &[("operations", stats.verbs), ("management", stats.management)]);
     let servers: Vec<(&str, &ComputeServerStats)> = stats
         .indexes
@@ -231,7 +261,19 @@ pub fn compute_server_metrics(stats: &Stats, port: &OperationCounts) -> Metrics 
     smo_metrics(&mut metrics, &servers);
     log_metrics(&mut metrics, stats);
     pool_metrics(&mut metrics, &stats.pool);
+    stats.copies.iter().for_each(|copies| copies_metrics(&mut metrics, copies));
     metrics
+}
+
+fn copies_metrics(metrics: &mut Metrics, copies: &Copies) {
+    metrics.gauge("view", VIEW_HELP, one(copies.epoch));
+    let out = copies.servers.iter().filter(|server| !server.is_in).count();
+    metrics.gauge("memory_servers_out", "Memory servers that are not in the view", one(out as u64));
+    metrics.gauge(
+        "lacking_copies",
+        "Parts of the pool that have fewer copies than they should have",
+        one(copies.lacking().len() as u64),
+    );
 }
 
 fn log_metrics(metrics: &mut Metrics, stats: &Stats) {
@@ -367,14 +409,14 @@ fn pool_metrics(metrics: &mut Metrics, pool: &[ServerUsage]) {
 
 #[cfg(test)]
 mod tests {
-    use pando::{Cluster, Config, IndexOptions};
+    use pando::{Cluster, Config, Fill, IndexOptions, VolumeId};
 
     use super::*;
     use crate::operations::{OperationConfig, OperationServer};
 
     #[test]
     fn a_page_has_names_help_labels_and_values() {
-        let metrics = memory_server_metrics(4096, &ServerCounts::default());
+        let metrics = memory_server_metrics(4096, &ServerCounts::default(), None);
         let (plain, open) = (
             [
                 "# HELP pando_verbs_served_total Verbs executed for clients",
@@ -396,6 +438,24 @@ mod tests {
         }
     }
 
+    #[test]
+    fn a_memory_server_with_copies_tells_what_it_does_for_the_others() {
+        let fills = vec![Fill { volume: VolumeId(2), whole: 1000, bytes: 4096 }];
+        let mut member = MemberCondition::default();
+        (member.epoch, member.is_in, member.fills) = (7, true, fills);
+        let text = memory_server_metrics(4096, &ServerCounts::default(), Some(&member)).text();
+        for line in [
+            "pando_view 7",
+            "pando_in_view 1",
+            "pando_has_lease 0",
+            "pando_copies{role=\"serves\"} 0",
+            "pando_copies{role=\"fills\"} 1",
+            "pando_fill_left_bytes 3096",
+        ] {
+            assert!(text.lines().any(|found| found == line), "{line} in\n{text}");
+        }
+    }
+
     /// A check similar to `promtool check metrics`.
     #[test]
     fn every_sample_of_the_plain_text_has_help_and_a_type_before_it() {
@@ -403,7 +463,7 @@ mod tests {
         let index = cluster.create_index("x", &IndexOptions::integers()).expect("new");
         let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("there is a port");
         let port = OperationServer::start(listener, index, OperationConfig::default()).expect("starts");
-        let text = compute_server_metrics(&cluster.stats().expect("opened"), &port.counts()).text();
+        let text = compute_server_metrics(&cluster.stats().expect("opened"), Some(&port.counts())).text();
         let mut known = std::collections::HashMap::new();
         let (mut help, mut samples) = (None, 0);
         for line in text.lines() {
@@ -438,7 +498,7 @@ mod tests {
         drop(session);
         let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("there is a port");
         let port = OperationServer::start(listener, index, OperationConfig::default()).expect("starts");
-        let text = compute_server_metrics(&cluster.stats().expect("opened"), &port.counts()).text();
+        let text = compute_server_metrics(&cluster.stats().expect("opened"), Some(&port.counts())).text();
         assert!(text.contains("pando_port_operations_total{kind=\"get\",result=\"done\"} 0\n"), "{text}");
         assert!(text.contains("pando_port_operation_duration_seconds_count{kind=\"get\"} 0\n"), "{text}");
         let line = "pando_operations_total{index=\"a \\\"quoted\\\" name\",compute_server=\"0\"} 1";

@@ -353,6 +353,7 @@ impl OperationServer {
             description: info.description,
             node_size: info.node_size as u32,
             subtree_level: info.subtree_level,
+            log: None,
         };
         let operations = Operations {
             index,

@@ -204,3 +204,60 @@ fn all_servers_are_restarted_one_after_the_other_and_no_operation_fails() {
     assert_eq!(errors, Vec::<String>::new());
     memory.stop(server.expect("there is one"));
 }
+
+/// What `pando status` says, and its exit status.
+fn status(place: &Place, pool: &str) -> (serde_json::Value, i32) {
+    let asked = place.run(&format!("status --pool {pool} --json -"));
+    (serde_json::from_str(&asked.stdout).unwrap_or_else(|error| panic!("{error}: {asked:?}")), asked.status)
+}
+
+/// Its exit status once it says `what`.
+fn wait_for_status(place: &Place, pool: &str, what: impl Fn(&serde_json::Value) -> bool) -> i32 {
+    let begun = Instant::now();
+    loop {
+        match status(place, pool) {
+            (document, status) if what(&document) => return status,
+            (document, _) => assert!(begun.elapsed() < WAIT, "{document}"),
+        }
+        thread::sleep(Duration::from_millis(50));
+    }
+}
+
+#[test]
+fn status_tells_which_memory_server_is_lost_what_the_others_do_and_how_far_it_is_filled_again() {
+    let mut memory = MemoryServers::with(SERVERS, "--copy-rate 16MiB");
+    let (place, pool, cluster) = (Arc::clone(&memory.place), memory.pool.clone(), memory.cluster());
+    let server = cluster.compute_server().join().expect("it starts");
+    place.ok(&format!("put --pool {pool} --index n fig 1"));
+    let text = place.ok(&format!("status --pool {pool}"));
+    for said in [
+        "64.0 MiB; its lease ends in ",
+        "; serves 1; backs up 0\n",
+        "(heard ",
+        ": all are there\n",
+        " in use; owners",
+    ] {
+        assert!(text.contains(said), "{said} in\n{text}");
+    }
+    memory.restart(1, "-KILL", || {
+        // The others go on, and tell what there is to tell.
+        let lost = |document: &serde_json::Value| {
+            let servers = &document["memory_servers"];
+            servers[1]["reached"] == false
+                && servers[2]["member"]["serves"] == serde_json::json!([1, 2])
+                && servers[0]["member"]["lease_left_ns"].as_u64() > Some(0)
+                && document["copies"]["lacking"] == serde_json::json!([0, 1])
+                && document["indexes"][0]["log_used_bytes"].as_u64() > Some(0)
+                && document["processes"][0]["silent_ns"].as_u64() < Some(2_000_000_000)
+        };
+        assert_eq!(wait_for_status(&place, &pool, lost), 1);
+    });
+    let fills = |document: &serde_json::Value| {
+        let member = &document["memory_servers"][1]["member"];
+        member["in_view"] == true && member["fills"][0]["whole_bytes"].as_u64() > Some(0)
+    };
+    assert_eq!(wait_for_status(&place, &pool, fills), 1, "copies are missing");
+    let whole = |document: &serde_json::Value| document["copies"]["lacking"] == serde_json::json!([]);
+    assert_eq!(wait_for_status(&place, &pool, whole), 0);
+    memory.stop(server);
+}

@@ -28,6 +28,7 @@ use crate::secret::Secret;
 pub use endpoint::{TcpEndpoint, count_call};
 use keeper::Keeper;
 pub use keeper::{TcpLock, wait_for};
+pub use open::MemoryServerFound;
 use views::{Group, Watcher};
 
 /// Configuration of access to the memory servers of a pool.

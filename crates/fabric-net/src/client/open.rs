@@ -13,8 +13,9 @@ use pando_member::{Server as Named, View};
 use super::views::{Group, Watcher};
 use super::{Keeper, Server, Shared, TcpConfig, TcpFabric};
 use crate::connect::Destination;
-use crate::group::{Line, LineError, Register, kind};
+use crate::group::{Line, LineError, Register, ServerCondition, kind};
 use crate::handshake::{Protocol, Welcomed, random_nonzero};
+use crate::secret::Secret;
 use crate::wire::BODY_MAX;
 
 /// Longest time for the attempt to form a group.
@@ -39,24 +40,53 @@ struct Found {
     view: Option<View>,
 }
 
-/// Connects to a server.
+/// Connects to a server, and asks one question.
+fn ask(line: &mut Line, kind: u16, deadline: Duration) -> Result<Asked> {
+    let welcomed = line.welcomed(deadline).map_err(|error| error.when_opening(line.destination()))?;
+    let answer = line.ask(kind, &[], deadline).map_err(|error| match error {
+        LineError::NotConnected(error) => error.when_opening(line.destination()),
+        error => {
+            let path = format!("tcp://{}", line.destination().address);
+            FabricError::System { path, reason: format!("cannot be reached: {error}") }
+        }
+    })?;
+    Ok(Asked { welcomed, answer })
+}
+
+struct Asked {
+    welcomed: Welcomed,
+    answer: Vec<u8>,
+}
+
+/// Looks at a server, and asks for its view.
 fn look(config: &TcpConfig, number: u16, address: &str) -> Result<Found> {
     let mut line = Line::new(number, address, &config.secret);
-    let welcomed = line.welcomed(config.deadline);
-    let welcomed = welcomed.map_err(|error| error.when_opening(line.destination()))?;
-    let view = match line.ask(kind::VIEW, &[], config.deadline) {
-        Ok(bytes) if bytes.is_empty() => None,
-        Ok(bytes) => {
-            let damaged = |error| open_error(format!("the view that {address} knows is damaged: {error}"));
-            Some(View::decode(&bytes).map_err(damaged)?)
-        }
-        Err(LineError::NotConnected(error)) => return Err(error.when_opening(line.destination())),
-        Err(error) => {
-            let (path, reason) = (format!("tcp://{address}"), format!("cannot be reached: {error}"));
-            return Err(FabricError::System { path, reason });
-        }
-    };
+    let Asked { welcomed, answer } = ask(&mut line, kind::VIEW, config.deadline)?;
+    let damaged = |error| open_error(format!("the view that {address} knows is damaged: {error}"));
+    let view = (!answer.is_empty()).then(|| View::decode(&answer)).transpose().map_err(damaged)?;
     Ok(Found { welcomed, view })
+}
+
+/// A memory server that answers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct MemoryServerFound {
+    /// Bytes of its memory.
+    pub bytes: u64,
+    pub condition: ServerCondition,
+}
+
+impl MemoryServerFound {
+    /// Asks the memory server at `address`, `host:port`, how it is.
+    ///
+    /// # Errors
+    /// `System` if it does not answer within `deadline`, `Open` if it rejects this process.
+    pub fn at(address: &str, secret: &Secret, deadline: Duration) -> Result<Self> {
+        let Asked { welcomed, answer } = ask(&mut Line::new(0, address, secret), kind::CONDITION, deadline)?;
+        let bytes = welcomed.region_len;
+        let damaged = |error| open_error(format!("what {address} says of itself makes no sense: {error}"));
+        Ok(Self { bytes, condition: ServerCondition::decode(&answer).map_err(damaged)? })
+    }
 }
 
 fn server(number: u16, address: &str, welcomed: Welcomed) -> Server {

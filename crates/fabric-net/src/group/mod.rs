@@ -6,11 +6,13 @@
 //! time ([`Line`]).
 
 mod acceptors;
+mod condition;
 mod error;
 mod etcd;
 mod line;
 mod register;
 
+pub use condition::{Fill, MemberCondition, ServerCondition};
 pub(crate) use etcd::Etcd;
 pub use etcd::{BadRegister, RegisterAddress};
 pub(crate) use line::{Line, LineError};
@@ -30,4 +32,6 @@ pub(crate) mod kind {
     pub const FENCES: u16 = 5;
     /// Asks which register outside the servers this one was given; the answer is its name, or nothing.
     pub const WHICH_REGISTER: u16 = 6;
+    /// Asks how the server is; the answer is a [`super::ServerCondition`].
+    pub const CONDITION: u16 = 7;
 }

@@ -13,10 +13,12 @@
 //! sent anything lately: a stopped process still has connections but must not block others. Giving up a live
 //! process by mistake does no harm, since it is fenced off first.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
+
+use pando_fabric::Nanos;
 
 use super::fences::Fences;
 use crate::handshake::{LinkId, Rejection};
@@ -98,6 +100,12 @@ impl Gate {
         !passage.is_open && passage.inside == 0
     }
 
+    /// Time since its last batch; 0 if one is inside.
+    fn silent_ns(&self) -> Nanos {
+        let passage = self.passage();
+        if passage.inside > 0 { 0 } else { passage.heard.elapsed().as_nanos() as Nanos }
+    }
+
     /// Whether a batch is inside, or entered or left within `time`.
     fn is_in_use(&self, time: Duration) -> bool {
         let passage = self.passage();
@@ -128,6 +136,15 @@ struct Known {
     left: HashMap<u64, Instant>,
     /// Holder of the lock.
     holder: Option<LinkId>,
+}
+
+/// A process, as a server hears it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HeardProcess {
+    /// Its number in its connections' [`LinkId`].
+    pub number: u64,
+    /// Time since its last request.
+    pub silent_ns: Nanos,
 }
 
 /// Result of an attempt to take the lock.
@@ -276,6 +293,16 @@ impl Clients {
             && (known.is_in_use(process, self.grace)
                 || known.left.get(&process).is_some_and(|since| since.elapsed() < self.grace / TO_COME_BACK)
                 || self.started().elapsed() < self.grace)
+    }
+
+    /// Processes with connections, in the order of their numbers.
+    pub fn heard(&self) -> Vec<HeardProcess> {
+        let mut silent = BTreeMap::new();
+        for (id, gate) in &self.known().gates {
+            let of_process = silent.entry(id.process).or_insert(Nanos::MAX);
+            *of_process = gate.silent_ns().min(*of_process);
+        }
+        silent.into_iter().map(|(number, silent_ns)| HeardProcess { number, silent_ns }).collect()
     }
 
     /// Fences off connection `link` of `process`, or all present and future connections of the process if

@@ -28,7 +28,7 @@ use std::time::Duration;
 use crate::handshake::{LinkId, Protocol, Rejection, Welcomed};
 use crate::secret::Secret;
 use budget::Budget;
-pub use clients::{Client, Clients, Gate, Locked, Pass};
+pub use clients::{Client, Clients, Gate, HeardProcess, Locked, Pass};
 pub use connection::{Connection, End, OUTPUT_MAX};
 use counters::ConnectionCounters;
 pub use counters::ConnectionCounts;

@@ -6,11 +6,14 @@
 //! primary in this view or a later one suffices for each word.
 
 use std::ops::Range;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use pando_fabric::{Result, WORD};
 use pando_fabric_local::ServedRegion;
 use pando_member::VolumeId;
+
+use crate::group::Fill;
 
 /// A copy that is being filled.
 pub(super) struct Filling {
@@ -20,6 +23,8 @@ pub(super) struct Filling {
     pub range: Range<u64>,
     /// Words that clients wrote: a bit for each.
     written: Mutex<Vec<u64>>,
+    /// Bytes from the beginning on that are whole.
+    whole: AtomicU64,
 }
 
 /// Holds the copy still. No word of it changes meanwhile but by the holder.
@@ -33,7 +38,18 @@ impl Filling {
         let words = (range.end - range.start) / WORD as u64;
         // Pages of it that are never touched take no memory.
         let written = Mutex::new(vec![0; words.div_ceil(u64::from(u64::BITS)) as usize]);
-        Self { volume, slot, range, written }
+        Self { volume, slot, range, written, whole: AtomicU64::new(0) }
+    }
+
+    /// Notes how many bytes from the beginning on are whole.
+    pub fn note_whole(&self, bytes: u64) {
+        self.whole.store(bytes, Relaxed);
+    }
+
+    /// How far it is.
+    pub fn progress(&self) -> Fill {
+        let bytes = self.range.end - self.range.start;
+        Fill { volume: self.volume, whole: self.whole.load(Relaxed), bytes }
     }
 
     /// Holds the copy if `offset` of the region is within.

@@ -15,13 +15,13 @@ use std::time::{Duration, Instant};
 use pando_fabric::codec::BadField;
 use pando_fabric::{FabricError, MemoryServerId, Nanos, Result};
 use pando_member::{
-    Acceptor, AcceptorId, FIRST_EPOCH, Renew, Renewed, Request as Ask, ServerLease, Serves, Terms, View,
-    VolumeId,
+    Acceptor, AcceptorId, FIRST_EPOCH, HeldCopy, Renew, Renewed, Request as Ask, Role, ServerLease, Serves,
+    Terms, View, VolumeId,
 };
 
 use super::filling::Filling;
 use super::outside::OutsideRegister;
-use crate::group::{RegisterAddress, kind};
+use crate::group::{MemberCondition, RegisterAddress, kind};
 use crate::wire::{Op, Request};
 
 /// What a group must know of its member.
@@ -298,16 +298,12 @@ impl Member {
         let me = lease.me();
         let (is_leaving, mut slots) =
             (self.is_leaving.load(Acquire), vec![Slot::Empty; view.replicas().into()]);
-        for volume in (0..view.volumes() as u16).map(VolumeId) {
-            let primary = view.primary(volume);
-            let copies = primary.iter().chain(view.backups(volume));
-            for copy in copies.filter(|copy| copy.server == me) {
-                slots[usize::from(copy.slot)] = match primary == Some(*copy) {
-                    true if lease.serves_volume(volume, now) != Serves::Yes => Slot::Waits,
-                    true if is_leaving => Slot::Leaves,
-                    _ => Slot::Served,
-                };
-            }
+        for copy in view.held_by(me) {
+            slots[usize::from(copy.slot)] = match copy.role == Role::Primary {
+                true if lease.serves_volume(copy.volume, now) != Serves::Yes => Slot::Waits,
+                true if is_leaving => Slot::Leaves,
+                _ => Slot::Served,
+            };
         }
         let group = Group {
             epoch: view.epoch(),
@@ -396,14 +392,31 @@ impl Member {
             self.becomes_home.store(true, Release);
         }
         let (old, bytes) = (std::mem::take(&mut known.fillings), view.slot_bytes());
-        for volume in (0..view.volumes() as u16).map(VolumeId) {
-            for copy in view.backups(volume).iter().filter(|copy| copy.server == me && copy.syncing) {
-                let same = old.iter().find(|filling| (filling.volume, filling.slot) == (volume, copy.slot));
-                let begin = copy.shift(bytes);
-                let new = || Arc::new(Filling::new(volume, copy.slot, begin..begin + bytes));
-                known.fillings.push(same.map_or_else(new, Arc::clone));
+        for HeldCopy { volume, slot, .. } in view.held_by(me).filter(|copy| copy.role == Role::Syncing) {
+            let same = old.iter().find(|filling| (filling.volume, filling.slot) == (volume, slot));
+            let begin = u64::from(slot) * bytes;
+            let new = || Arc::new(Filling::new(volume, slot, begin..begin + bytes));
+            known.fillings.push(same.map_or_else(new, Arc::clone));
+        }
+    }
+
+    /// How this server is in its group; `None` if there is none.
+    pub fn condition(&self) -> Option<MemberCondition> {
+        let (known, now) = (self.known(), self.now());
+        let view = known.view.as_ref()?;
+        let mut condition = MemberCondition { epoch: view.epoch(), ..MemberCondition::default() };
+        let Some(lease) = &known.lease else { return Some(condition) };
+        (condition.is_in, condition.lease_left_ns) = (true, lease.left(now));
+        for HeldCopy { volume, role, .. } in view.held_by(lease.me()) {
+            match role {
+                Role::Primary if lease.serves_volume(volume, now) != Serves::Yes => {}
+                Role::Primary => condition.serves.push(volume),
+                Role::Backup => condition.backs_up.push(volume),
+                Role::Syncing => {}
             }
         }
+        condition.fills = known.fillings.iter().map(|filling| filling.progress()).collect();
+        Some(condition)
     }
 
     /// Gives the memory another incarnation, as if it were empty.

@@ -24,6 +24,7 @@ use pando_fabric::{MAX_SERVERS, RequestHandler};
 use pando_fabric_local::ServedRegion;
 use pando_member::Terms;
 
+use crate::group::MemberCondition;
 use crate::handshake::{Protocol, Rejection, Welcomed};
 use crate::secret::Secret;
 use crate::serve::{Connection, Core, Server, Service, Settings};
@@ -239,6 +240,11 @@ impl TcpServer {
     /// A function that reads the counters; it may outlive the server.
     pub fn counter(&self) -> impl Fn() -> ServerCounts + Send + Sync + 'static {
         self.server.told(|memory, connections| memory.callee.counters.snapshot(connections))
+    }
+
+    /// A function that tells how it is in its group, if it is in one; it may outlive the server.
+    pub fn member_condition(&self) -> impl Fn() -> Option<MemberCondition> + Send + Sync + 'static {
+        self.server.told(|memory, _| memory.member.condition())
     }
 }
 

@@ -85,6 +85,7 @@ impl Refill<'_> {
             };
             source.fabric.learn_view(view.clone());
             source.ep.enter_view(view.epoch());
+            filling.note_whole(begin);
             let len = BLOCK.min(slot_bytes - begin) as usize;
             let at = pando_fabric::GlobalAddr::new(current.server, current.shift(slot_bytes) + begin);
             let read = wait_for(&source.ep, source.ep.read(at, source.ep.buffer(len)));

@@ -14,7 +14,7 @@ use super::counters::Batch;
 use super::execute::execute;
 use super::member::Allowed;
 use super::{Memory, Progress};
-use crate::group::kind;
+use crate::group::{ServerCondition, kind};
 use crate::handshake::LinkId;
 use crate::serve::{Client, Connection, Core, End, Locked, OUTPUT_MAX, Pass};
 use crate::wire::{Op, ReplyEncoder, Request, decode_request, request_len};
@@ -180,6 +180,11 @@ impl Memory {
                 self.member.add_fenced(&mut fenced);
                 let bytes: Vec<u8> = fenced.iter().flat_map(|process| process.to_le_bytes()).collect();
                 reply(output, Op::Group, Ok(&bytes));
+            }
+            Request::Group { kind: kind::CONDITION, .. } => {
+                let condition =
+                    ServerCondition { processes: core.clients.heard(), member: self.member.condition() };
+                reply(output, Op::Group, Ok(&condition.encode()));
             }
             Request::Group { kind, body } => {
                 if !self.member.was_allowed(allowed) {

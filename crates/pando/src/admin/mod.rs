@@ -1,14 +1,12 @@
-//! Care of a pool: the auditor, the shape of its indexes, its memory servers and their copies, boundaries between processes.
+//! Care of a pool: the auditor, the shape of its indexes, its memory servers, boundaries between processes.
 //!
 //! All of it concerns all indexes of a pool, whether they are open in this process or not. No other module of
 //! this crate depends on it.
 
 mod boundaries;
 mod check;
-mod copies;
 mod memory;
 mod shape;
 
 pub use check::{CheckReport, IndexReport};
-pub use copies::{Copies, ServerCopies};
 pub use memory::DrainProgress;

@@ -22,6 +22,7 @@ use crate::local::{IndexData, logs};
 use crate::options::Descriptor;
 use crate::place::AnyEndpoint;
 use crate::shared::Shared;
+use crate::stats::LogStats;
 pub use bulk::{BULK_THREADS_MAX, BulkOptions, Loaded};
 pub(crate) use registry::{OpenIndexes, Registry, write_back};
 pub(crate) use repartition::place_of;
@@ -129,6 +130,11 @@ impl Index {
     /// [`crate::Error::UnknownIndex`] if it was dropped.
     pub fn info(&self) -> Result<IndexInfo> {
         IndexInfo::named(&self.shared, self.name())
+    }
+
+    /// State of the logs of this process's compute servers; `None` if they have none, or the index is closed.
+    pub fn log_stats(&self) -> Option<LogStats> {
+        self.data.log_stats().ok().flatten()
     }
 
     /// What the last owner, which died, had left in the log when this process opened the index; `None` if the index

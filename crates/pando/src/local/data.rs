@@ -146,14 +146,19 @@ impl IndexData {
         let servers = self.servers()?;
         let mut compute_servers = servers.stats();
         let former = past.add_to(&mut compute_servers, &servers);
+        Ok(IndexStats { name: self.name.clone(), compute_servers, former, log: self.log_stats()? })
+    }
+
+    /// State of the logs of the compute servers; `None` if they have none.
+    pub fn log_stats(&self) -> Result<Option<LogStats>> {
+        let servers = self.servers()?;
         let logs = servers.logs();
         let sum = |of: &dyn Fn(&Log) -> u64| logs.iter().map(|log| of(log)).sum();
-        let log = (!logs.is_empty()).then(|| LogStats {
+        Ok((!logs.is_empty()).then(|| LogStats {
             records: sum(&Log::clock),
             bytes: sum(&|log| log.space().bytes()),
             used_bytes: sum(&Log::used),
-        });
-        Ok(IndexStats { name: self.name.clone(), compute_servers, former, log })
+        }))
     }
 
     pub fn close(&self) {

@@ -136,8 +136,13 @@ fn replies_have_these_bytes() {
     check_reply(Op::Open, golden, |reply, out| {
         reply.opened(out, &Opened { epoch: 1, layout: IndexLayout::Bytes, ranges: Vec::new() });
     });
-    let described =
-        Described { name: "trees".to_owned(), description: vec![0, 255], node_size: 1024, subtree_level: 3 };
-    let golden = "00 0c 00 00 14000000 05000000 7472656573 02000000 00ff 00040000 03";
+    let described = Described {
+        name: "trees".to_owned(),
+        description: vec![0, 255],
+        node_size: 1024,
+        subtree_level: 3,
+        log: None,
+    };
+    let golden = "00 0c 00 00 15000000 05000000 7472656573 02000000 00ff 00040000 03 00";
     check_reply(Op::Describe, golden, |reply, out| reply.described(out, &described));
 }

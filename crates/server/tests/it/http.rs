@@ -27,7 +27,7 @@ fn metrics_of_a_memory_server_are_read_over_http() {
     let server = MemoryServer::start(&MemoryServerConfig::new("127.0.0.1:0").size(1 << 20)).expect("starts");
     let (size, counts) = (server.size(), server.counts());
     let port =
-        HttpPort::start("127.0.0.1:0", move || Ok(memory_server_metrics(size, &counts))).expect("free");
+        HttpPort::start("127.0.0.1:0", move || Ok(memory_server_metrics(size, &counts, None))).expect("free");
     let page = get(port.addr(), "/metrics");
     assert!(page.starts_with("HTTP/1.1 200 OK\r\n"), "{page}");
     assert!(page.contains("content-type: text/plain; version=0.0.4"), "{page}");

@@ -71,7 +71,7 @@ fn who_is_not_let_in_is_told_why_in_a_sentence() {
     let id = LinkId { process: 1, link: 1 };
     let error =
         connect(&to, id, &Secret::new("the right one of all"), DEADLINE).expect_err("another version");
-    assert_eq!(error.to_string(), "it speaks version 2 of the protocol, and this program version 77");
+    assert_eq!(error.to_string(), "it speaks version 3 of the protocol, and this program version 77");
     // A client at a memory server's port, and a memory client at an operation port.
     let memory = MemoryServer::start(&MemoryServerConfig::new("127.0.0.1:0").size(64 << 20)).expect("memory");
     let told = refusal(memory.addr(), "");

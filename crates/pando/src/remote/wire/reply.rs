@@ -13,6 +13,7 @@ use pando_fabric::codec::{BadField, Put, Reader, ReplyFrame, split_reply, text};
 use super::request::{BODY_MAX, KEY_MAX, Malformed, Op, bound_of, split_bound};
 use crate::error::ErrorCode;
 use crate::layout::IndexLayout;
+use crate::stats::LogStats;
 
 /// Bytes after which an answer of many values or entries ends.
 pub const ANSWER_BYTES: usize = 1 << 20;
@@ -46,6 +47,8 @@ pub struct Described {
     pub node_size: u32,
     /// M: the level whose subtrees each lie on one memory server.
     pub subtree_level: u8,
+    /// State of the server's log, if it has one.
+    pub log: Option<LogStats>,
 }
 
 /// Values of many keys, in their order.
@@ -197,6 +200,10 @@ impl ReplyEncoder {
         out.put_counted(&described.description);
         out.put_u32(described.node_size);
         out.push(described.subtree_level);
+        out.push(described.log.is_some().into());
+        if let Some(LogStats { records, bytes, used_bytes }) = &described.log {
+            [records, bytes, used_bytes].into_iter().for_each(|number| out.put_u64(*number));
+        }
         self.0.finish(out, DONE, 0);
     }
 
@@ -326,6 +333,10 @@ fn described(mut left: Reader<'_>) -> Result<Described, BadField> {
     let name = text(left.counted()?)?.to_owned();
     let description = left.counted()?.to_vec();
     let (node_size, subtree_level) = (left.u32()?, left.u8()?);
+    let log = match left.u8()? {
+        0 => None,
+        _ => Some(LogStats { records: left.u64()?, bytes: left.u64()?, used_bytes: left.u64()? }),
+    };
     left.end()?;
-    Ok(Described { name, description, node_size, subtree_level })
+    Ok(Described { name, description, node_size, subtree_level, log })
 }
