@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use clap::Args;
 use pando::backup::{Backup, BackupOptions, Destination};
-use pando::{Cluster, Config, Durability, Error, Index, OpenOptions, Ownership};
+use pando::{Cluster, Config, Durability, Error, Followed, Index, OpenOptions, Ownership};
 use pando_lab::units::{parse_nanos, parse_size};
 use pando_server::{OperationConfig, OperationCounts, OperationServer, compute_server_metrics};
 
@@ -203,22 +203,28 @@ impl Backups {
     }
 }
 
-/// Gives keys to other compute servers and takes keys from them, as the catalog and other processes want it, until the
-/// daemon is to stop.
+/// Gives keys to other compute servers, takes keys from them, and leaves memory servers, as the catalog and other processes
+/// want it, until the daemon is to stop.
 fn follow(index: &Index, daemon: &Daemon) {
     let mut told = String::new();
     while !daemon.is_to_stop() {
         thread::sleep(FOLLOW);
-        let failed = match index.follow() {
-            Ok(0) => String::new(),
-            Ok(moves) => {
-                tracing::info!("{moves} boundaries beside other processes moved");
+        let failed = match index.follow(&|| !daemon.is_to_stop()) {
+            Ok(Followed { boundaries, nodes, .. }) => {
+                if boundaries > 0 {
+                    tracing::info!("{boundaries} boundaries beside other processes moved");
+                }
+                if nodes > 0 {
+                    tracing::info!("{nodes} nodes and long values moved to other memory servers");
+                }
                 String::new()
             }
             Err(error) => error.to_string(),
         };
         if failed != told && !failed.is_empty() {
-            tracing::warn!("keys may be on their way to or from another process: {failed}");
+            tracing::warn!(
+                "keys or nodes may be on their way to or from another process or memory server: {failed}"
+            );
         }
         told = failed;
     }

@@ -151,7 +151,13 @@ fn drain_server(args: &DrainServerArgs) -> Result<(), Failure> {
         drained.map_err(|error| pool::needs_partitions("draining a memory server", error))
     })?;
     let (nodes, values) = (units::count(drained.nodes), units::count(drained.values));
-    say(format_args!("memory server {server} is drained; {nodes} nodes and {values} long values moved"))
+    match drained.nodes + drained.values {
+        // There was nothing, or the owners of it are other processes.
+        0 => say(format_args!("memory server {server} is drained")),
+        _ => say(format_args!(
+            "memory server {server} is drained; {nodes} nodes and {values} long values moved"
+        )),
+    }
 }
 
 fn say(sentence: std::fmt::Arguments<'_>) -> Result<(), Failure> {

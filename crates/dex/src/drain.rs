@@ -62,7 +62,7 @@ struct LongValue {
 
 /// Moves all nodes and values on the paths to this compute server's keys off `server`, which the pool is
 /// [draining](pando_pool::Pool::drain_server). Operations may run meanwhile, on all compute servers, and each
-/// compute server must do the same. `progress` is called from time to time.
+/// compute server must do the same. `progress` is called from time to time, and ends the drain by returning `false`.
 ///
 /// A complete drain, with any number of compute servers and processes: one process calls
 /// [`Pool::drain_server`](pando_pool::Pool::drain_server); each compute server calls this function, again if
@@ -79,7 +79,7 @@ pub async fn drain<L: Layout, E: Endpoint>(
     tree: &Tree<L>,
     ctx: Ctx<'_, E>,
     server: MemoryServerId,
-    mut progress: impl FnMut(Drained),
+    mut progress: impl FnMut(Drained) -> bool,
 ) -> Result<Drained> {
     tree.pool.learn(ctx.ep).await?;
     if tree.pool.server_state(server)? == ServerState::Active {
@@ -97,10 +97,14 @@ pub async fn drain<L: Layout, E: Endpoint>(
         let before = done;
         done.left = 0;
         for above in (1..tree.height() as u8).rev() {
-            drain_below(tree, ctx, above, server, &mut done, &mut progress).await?;
+            if !drain_below(tree, ctx, above, server, &mut done, &mut progress).await? {
+                return Ok(done);
+            }
         }
-        if tree.layout.holds_long_values() {
-            drain_values(tree, ctx, server, &mut done, &mut progress).await?;
+        if tree.layout.holds_long_values()
+            && !drain_values(tree, ctx, server, &mut done, &mut progress).await?
+        {
+            return Ok(done);
         }
         if (done.nodes, done.values) == (before.nodes, before.values) {
             break;
@@ -110,18 +114,18 @@ pub async fn drain<L: Layout, E: Endpoint>(
     Ok(done)
 }
 
-/// Moves the children of all nodes of level `above`.
+/// Moves the children of all nodes of level `above`. Returns `false` if `progress` ended that.
 async fn drain_below<L: Layout, E: Endpoint>(
     tree: &Tree<L>,
     ctx: Ctx<'_, E>,
     above: u8,
     server: MemoryServerId,
     done: &mut Drained,
-    progress: &mut impl FnMut(Drained),
-) -> Result<()> {
+    progress: &mut impl FnMut(Drained) -> bool,
+) -> Result<bool> {
     let mut cursor = first_key(tree);
     loop {
-        let Some(family) = children_on(tree, ctx, &cursor, above, server).await? else { return Ok(()) };
+        let Some(family) = children_on(tree, ctx, &cursor, above, server).await? else { return Ok(true) };
         for keys in family.keys.chunks(fetch_many::leaves_at_once(tree, AT_ONCE)) {
             let orders = keys.iter().map(|key| Order { key, level: above - 1, goal: Goal::Off(server) });
             for moved in join_all(orders.map(|order| relocate::relocate(tree, ctx, order))).await {
@@ -131,11 +135,13 @@ async fn drain_below<L: Layout, E: Endpoint>(
                     Fate::Stays => done.left += 1,
                 }
             }
-            progress(*done);
+            if !progress(*done) {
+                return Ok(false);
+            }
         }
         match family.high.filter(|high| tree.range().contains(high)) {
             Some(high) => cursor = high,
-            None => return Ok(()),
+            None => return Ok(true),
         }
     }
 }
@@ -203,14 +209,14 @@ fn family_on<L: Layout>(
     Ok(Family { keys, high })
 }
 
-/// Puts the long values of owned keys elsewhere.
+/// Puts the long values of owned keys elsewhere. Returns `false` if `progress` ended that.
 async fn drain_values<L: Layout, E: Endpoint>(
     tree: &Tree<L>,
     ctx: Ctx<'_, E>,
     server: MemoryServerId,
     done: &mut Drained,
-    progress: &mut impl FnMut(Drained),
-) -> Result<()> {
+    progress: &mut impl FnMut(Drained) -> bool,
+) -> Result<bool> {
     let mut cursor = first_key(tree);
     loop {
         let (values, high) = long_values(tree, ctx, &cursor).await?;
@@ -228,11 +234,13 @@ async fn drain_values<L: Layout, E: Endpoint>(
                     Fate::Stays => done.left += 1,
                 }
             }
-            progress(*done);
+            if !progress(*done) {
+                return Ok(false);
+            }
         }
         match high.filter(|high| tree.range().contains(high)) {
             Some(high) => cursor = high,
-            None => return Ok(()),
+            None => return Ok(true),
         }
     }
 }

@@ -22,7 +22,9 @@ mod socket;
 mod tests;
 pub mod wire;
 
-pub use client::{MemoryServerFound, TcpConfig, TcpEndpoint, TcpFabric, TcpLock, count_call, wait_for};
+pub use client::{
+    Finder, MemoryServerFound, TcpConfig, TcpEndpoint, TcpFabric, TcpLock, count_call, wait_for,
+};
 pub use connect::{ConnectError, Destination, connect};
 pub use group::{BadRegister, Fill, MemberCondition, RegisterAddress, ServerCondition};
 pub use handshake::{LinkId, Protocol, Rejection, Welcomed, random_nonzero};

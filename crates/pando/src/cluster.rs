@@ -300,9 +300,7 @@ impl Cluster {
     pub fn indexes(&self) -> Result<Vec<IndexInfo>> {
         self.shared.check_open()?;
         self.shared.with_endpoint(|ep| {
-            let mut records = block_on(ep, self.shared.pool.list_indexes(ep))?;
-            records.retain(|record| !pando_elf_remote::is_elf(record));
-            records.sort_by(|a, b| a.name.cmp(&b.name));
+            let records = self.shared.keyed_indexes(ep)?;
             records.into_iter().map(|record| IndexInfo::of(&self.shared, ep, record)).collect()
         })
     }

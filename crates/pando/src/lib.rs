@@ -49,7 +49,7 @@ pub use admin::{CheckReport, DrainProgress, IndexReport};
 pub use cluster::Cluster;
 pub use copies::{Copies, ServerCopies};
 pub use error::{Error, Owner, Result};
-pub use index::{BULK_THREADS_MAX, BulkOptions, Index, IndexInfo, Loaded, OwnedKeys};
+pub use index::{BULK_THREADS_MAX, BulkOptions, Followed, Index, IndexInfo, Loaded, OwnedKeys};
 pub use layout::IndexLayout;
 pub use local::redo::Recovery;
 pub use memory_server::{Backing, MemoryServer, MemoryServerConfig, memory_server_at};

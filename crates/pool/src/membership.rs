@@ -170,6 +170,20 @@ impl Pool {
     /// it); [`PoolError::PoolExists`] if it holds another pool; [`PoolError::RegionTooSmall`],
     /// [`PoolError::InvalidOptions`], [`PoolError::NoSpaceForTables`]; errors of the catalog lock.
     pub async fn add_server<E: Endpoint>(&self, ep: &E, chunk_size: Option<u64>) -> Result<MemoryServerId> {
+        self.add_server_at(ep, chunk_size, &[]).await
+    }
+
+    /// [`Pool::add_server`] where memory servers have addresses: those of all of them, by number, and last that of the one to
+    /// add. It is stored before the server is announced, so that processes find the server when they learn of it.
+    ///
+    /// # Errors
+    /// As [`Pool::add_server`].
+    pub async fn add_server_at<E: Endpoint>(
+        &self,
+        ep: &E,
+        chunk_size: Option<u64>,
+        addresses: &[String],
+    ) -> Result<MemoryServerId> {
         self.change_catalog(ep, async || {
             if let Some(joined) = self.unannounced(ep).await? {
                 return Ok(joined);
@@ -182,6 +196,7 @@ impl Pool {
                 return Err(PoolError::PoolExists);
             }
             format_region(ep, &superblock).await.map_err(|error| no_space(error, region.server))?;
+            self.set_addresses_of_joining(ep, number, addresses).await?;
             self.set_state(ep, number, ServerState::Active).await?;
             let joined = (number + 1 - self.inner.formatted_servers) as u64;
             self.inner.joining.store(number as u32 + 1, Relaxed);

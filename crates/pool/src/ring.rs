@@ -45,6 +45,22 @@ impl Pool {
         Ok(())
     }
 
+    /// Stores the addresses beside that of server `number`, which is about to join: it comes after the last one, and before
+    /// the first. The caller holds the catalog lock.
+    pub(crate) async fn set_addresses_of_joining<E: Endpoint>(
+        &self,
+        ep: &E,
+        number: usize,
+        addresses: &[String],
+    ) -> Result<()> {
+        for (server, next) in [(number, addresses.first()), (number - 1, addresses.get(number))] {
+            if let Some(next) = next.filter(|next| is_address(next)) {
+                self.set_next(ep, server, next).await?;
+            }
+        }
+        Ok(())
+    }
+
     async fn set_next<E: Endpoint>(&self, ep: &E, number: usize, next: &str) -> Result<()> {
         let twin = twin(self.id(), number, MemoryServerId(number as u16));
         let deadline = self.deadline(ep);

@@ -103,10 +103,9 @@ fn boundaries_of_composite_keys_and_numbers_are_moved() {
     assert!(place.ok("check --pool pool").contains("no violations"));
 }
 
-/// A compute server finds a pool in files by its plain name. Commands that need its partitions name the
-/// process to stop, or let it do what they want.
+/// A compute server finds a pool in files by its plain name. Commands let it do with its partitions what they want.
 #[test]
-fn what_needs_the_partitions_of_a_running_compute_server_is_refused() {
+fn a_running_compute_server_does_with_its_partitions_what_commands_want() {
     let place = Place::new();
     place.write("words.txt", word_list(500));
     place.ok("create --pool grove.pando --memory-servers 2 --pool-size 64MiB --index words --boundaries=h,p");
@@ -115,15 +114,6 @@ fn what_needs_the_partitions_of_a_running_compute_server_is_refused() {
         &place,
         "compute-server --memory grove.pando --index words --partition 0,1 --listen HERE",
     );
-    let owner = format!("process {} at {}", daemon.process.id(), daemon.address);
-    for (arguments, what) in [
-        ("pool drain-server 1 --pool grove.pando", "draining a memory server"),
-        ("pool spread --pool grove.pando", "spreading indexes"),
-    ] {
-        let sentence = place.refused(arguments, 1);
-        assert!(sentence.contains(&format!("{what} is not possible yet")), "{arguments}: {sentence}");
-        assert!(sentence.contains(&owner) && sentence.contains("stop it"), "{arguments}: {sentence}");
-    }
     // It moves its own boundaries itself.
     place.ok("pool move-boundary --pool grove.pando --index words --partition 0 --to k");
     let sentence =
@@ -143,16 +133,42 @@ fn what_needs_the_partitions_of_a_running_compute_server_is_refused() {
     assert!(!place.ok("pool partitions --pool grove.pando").contains('*'));
     let unclean = place.ok("pool partitions --pool grove.pando --unclean --json -");
     assert_eq!(counted(0, &unclean), (before, json!("written back")));
-    // Nothing was begun.
-    assert!(place.ok("pool servers --pool grove.pando").matches("active").count() == 2);
+    // It and this command, which takes the partition that nobody owns, leave a server and use another.
     place.ok("pool add-server --pool grove.pando");
+    place.ok("pool spread --pool grove.pando");
+    assert!(place.ok("pool drain-server 1 --pool grove.pando").starts_with("memory server 1 is drained"));
+    let servers = place.ok("pool servers --pool grove.pando");
+    assert_eq!(["active", "drained"].map(|state| servers.matches(state).count()), [2, 1], "{servers}");
+    assert_eq!(counted(0, &table()), (before + 1, json!("all")));
     daemon.process.signal("-TERM");
     let ended = daemon.process.end();
     assert_eq!(ended.status, 0, "{ended:?}");
     place.ok("pool move-boundary --pool grove.pando --index words --partition 0 --to m");
     place.ok("pool spread --pool grove.pando");
-    place.ok("pool drain-server 1 --pool grove.pando");
     assert!(place.ok("check --pool grove.pando").contains("no violations"));
+}
+
+#[test]
+fn nodes_with_a_log_are_not_moved_and_the_owner_is_named() {
+    let place = Place::new();
+    place.ok(
+        "create --pool grove.pando --memory-servers 2 --pool-size 1GiB --index words --durability process",
+    );
+    let daemon = Daemon::start(
+        &place,
+        "compute-server --memory grove.pando --index words --listen HERE --durability process",
+    );
+    let owner = format!("process {} at {}", daemon.process.id(), daemon.address);
+    for (arguments, what) in [
+        ("pool drain-server 1 --pool grove.pando", "draining a memory server"),
+        ("pool spread --pool grove.pando", "spreading indexes"),
+    ] {
+        let sentence = place.refused(arguments, 1);
+        assert!(sentence.contains(&format!("{what} is not possible yet")), "{arguments}: {sentence}");
+        assert!(sentence.contains(&owner) && sentence.contains("stop it"), "{arguments}: {sentence}");
+    }
+    // Nothing was begun.
+    assert!(place.ok("pool servers --pool grove.pando").matches("active").count() == 2);
 }
 
 #[test]

@@ -102,15 +102,15 @@ async fn look_for_move<L: Layout, E: Endpoint>(tree: &Tree<L>, ctx: Ctx<'_, E>) 
 }
 
 /// Moves subtrees from servers that hold too much to others, until all are even enough or every subtree was
-/// considered once. Returns the number of nodes moved. For an index that does not grow, after a memory server
-/// has joined. Splits may move nodes at the same time.
+/// considered once, or `progress` returns `false`. Returns the number of nodes moved. For an index that does not grow, after a
+/// memory server has joined. Splits may move nodes at the same time.
 ///
 /// # Errors
 /// Errors of operations. Nodes that were moved stay moved.
 pub async fn spread_all<L: Layout, E: Endpoint>(
     tree: &Tree<L>,
     ctx: Ctx<'_, E>,
-    mut progress: impl FnMut(u64),
+    mut progress: impl FnMut(u64) -> bool,
 ) -> Result<u64> {
     tree.pool.learn(ctx.ep).await?;
     tree.pool.refresh_loads(ctx.ep).await?;
@@ -136,7 +136,9 @@ pub async fn spread_all<L: Layout, E: Endpoint>(
             Choice::Move(mut moving) => loop {
                 let (nodes, cursor) = move_next(tree, ctx, &moving).await?;
                 moved += nodes;
-                progress(moved);
+                if !progress(moved) {
+                    return Ok(moved);
+                }
                 match cursor {
                     Some(cursor) => moving.cursor = cursor,
                     None => break,

@@ -182,7 +182,7 @@ async fn drain<L: Layout>(
         ctx.ep.yield_now().await;
         pool.learn(ctx.ep).await.expect("no error");
     }
-    let done = pando_dex::drain(tree, ctx, server, |_| ()).await.expect("no error");
+    let done = pando_dex::drain(tree, ctx, server, |_| true).await.expect("no error");
     assert_eq!(done.left, 0, "{done:?}");
     left.set(left.get() - 1);
     while left.get() > 0 {

@@ -18,7 +18,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use super::link::{Link, Whose};
 use super::verbs::{Expected, Outcome, Verbs};
 use super::views::Group;
-use super::{Entered, Server, Shared};
+use super::{Entered, Server, Shared, open};
 use crate::pending::Ending;
 use crate::wire::{self, ChainEncoder, Op};
 
@@ -65,6 +65,16 @@ impl TcpEndpoint {
 
     #[inline]
     fn server(&self, server: MemoryServerId) -> Result<&Server> {
+        match self.shared.servers.get(usize::from(server.0)) {
+            Some(known) => Ok(known),
+            None => self.find(server),
+        }
+    }
+
+    /// Finds a server that joined since the pool was opened. The thread waits for that.
+    #[cold]
+    fn find(&self, server: MemoryServerId) -> Result<&Server> {
+        open::find_joining(&self.shared, usize::from(server.0))?;
         self.shared.servers.get(usize::from(server.0)).ok_or(FabricError::UnknownServer(server))
     }
 
@@ -151,6 +161,9 @@ impl TcpEndpoint {
     ) -> Result<Outcome> {
         let number = {
             let mut links = self.links.borrow_mut();
+            for joined in links.len()..=usize::from(server.0) {
+                links.push(Link::new(joined, &self.shared));
+            }
             let link = &mut links[usize::from(server.0)];
             let now = self.shared.now();
             link.prepare(&self.shared, now, self.view.borrow().as_ref())?;
@@ -393,7 +406,7 @@ impl Endpoint for TcpEndpoint {
     }
 
     fn regions(&self) -> &[RegionInfo] {
-        &self.shared.infos
+        self.shared.regions()
     }
 
     fn now(&self) -> Nanos {

@@ -18,7 +18,7 @@ use std::sync::atomic::{
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
-use pando_fabric::{Fabric, MemoryServerId, Nanos, RegionInfo, Result};
+use pando_fabric::{Fabric, Growing, MemoryServerId, Nanos, RegionInfo, Result};
 use pando_member::{View, VolumeId};
 use pando_replica::Views;
 
@@ -106,9 +106,17 @@ struct Entered {
     bytes: Arc<[u8]>,
 }
 
+/// Address of the memory server of a number, which joined a moment ago, if the pool tells; the address is that of the server
+/// before it.
+pub type Finder = Box<dyn Fn(usize, &str) -> Option<String> + Send + Sync>;
+
 struct Shared {
-    servers: Vec<Server>,
-    infos: Vec<RegionInfo>,
+    servers: Growing<Server>,
+    /// The regions after each addition; the last list is current.
+    infos: Growing<Vec<RegionInfo>>,
+    /// Finds memory servers that join. One thread looks at a time.
+    finder: OnceLock<Finder>,
+    finding: Mutex<()>,
     secret: Secret,
     deadline: Duration,
     /// Number of this process for memory servers.
@@ -126,6 +134,10 @@ struct Shared {
 impl Shared {
     fn now(&self) -> Nanos {
         self.started.elapsed().as_nanos() as Nanos
+    }
+
+    fn regions(&self) -> &[RegionInfo] {
+        &self.infos[self.infos.len() - 1]
     }
 
     fn deadline_ns(&self) -> Nanos {
@@ -171,6 +183,12 @@ impl TcpFabric {
     /// `System` if one cannot be reached.
     pub fn connect(config: TcpConfig) -> Result<Self> {
         open::connect(config)
+    }
+
+    /// Has memory servers found that join the pool while it is open, when a verb goes to one. The first finder stays. Members
+    /// of a group do not join.
+    pub fn find_joining(&self, finder: Finder) {
+        let _ = self.shared.finder.set(finder);
     }
 
     /// The copies of the servers' memory, if they are a group.
@@ -247,7 +265,7 @@ impl Fabric for TcpFabric {
     }
 
     fn regions(&self) -> &[RegionInfo] {
-        &self.shared.infos
+        self.shared.regions()
     }
 }
 

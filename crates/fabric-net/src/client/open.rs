@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
-use pando_fabric::{FabricError, MAX_SERVERS, MemoryServerId, Nanos, RegionInfo, Result};
+use pando_fabric::{FabricError, Growing, LATER_MAX, MAX_SERVERS, MemoryServerId, Nanos, RegionInfo, Result};
 use pando_member::{Server as Named, View};
 
 use super::views::{Group, Watcher};
@@ -122,11 +122,12 @@ pub(super) fn connect(config: TcpConfig) -> Result<TcpFabric> {
             (alone.collect::<Result<Vec<_>>>()?, None)
         }
     };
-    let info = |server: &Server| RegionInfo { server: server.number, len: server.region_len };
     let infos = servers.iter().map(info).collect();
     let shared = Arc::new(Shared {
-        servers,
-        infos,
+        servers: Growing::new(servers),
+        infos: Growing::new(vec![infos]),
+        finder: OnceLock::new(),
+        finding: Mutex::default(),
         secret: config.secret,
         deadline: config.deadline,
         process: random_nonzero(),
@@ -139,6 +140,53 @@ pub(super) fn connect(config: TcpConfig) -> Result<TcpFabric> {
     let watcher = Arc::new(Mutex::new(group.map(Watcher::start).transpose()?));
     let keeper = Keeper::start(Arc::clone(&shared))?;
     Ok(TcpFabric { shared, _keeper: Arc::new(keeper), watcher })
+}
+
+fn info(server: &Server) -> RegionInfo {
+    RegionInfo { server: server.number, len: server.region_len }
+}
+
+/// Connects to memory servers that joined since the pool was opened, up to the one of this number, as far as they are found.
+///
+/// # Errors
+/// If one of them does not answer, or too many joined.
+pub(super) fn find_joining(shared: &Shared, number: usize) -> Result<()> {
+    let Some(finder) = shared.finder.get().filter(|_| shared.group.get().is_none()) else { return Ok(()) };
+    let _finding = shared.finding.lock().unwrap_or_else(PoisonError::into_inner);
+    while shared.servers.len() <= number {
+        let next = shared.servers.len();
+        let Some(address) = finder(next, &shared.servers[next - 1].destination.address) else {
+            return Ok(());
+        };
+        let mut line = Line::new(next as u16, &address, &shared.secret);
+        let welcomed = line.welcomed(shared.deadline);
+        let welcomed = welcomed.map_err(|error| error.when_opening(line.destination()))?;
+        give_up_there_too(shared, &mut line)?;
+        let server = server(next as u16, &address, welcomed);
+        let infos = [shared.regions(), &[info(&server)]].concat();
+        if shared.servers.push(server).is_err() || shared.infos.push(infos).is_err() {
+            let reason =
+                format!("{LATER_MAX} memory servers joined since it was opened; open it anew for more");
+            return Err(open_error(reason));
+        }
+    }
+    Ok(())
+}
+
+/// Has a memory server that joined fence off all processes that were given up for dead before it was known here. Those that
+/// are given up later are fenced off on all servers that the process knows which does that.
+fn give_up_there_too(shared: &Shared, line: &mut Line) -> Result<()> {
+    let failed = |line: &Line, error: LineError| {
+        let path = format!("tcp://{}", line.destination().address);
+        FabricError::System { path, reason: format!("cannot be reached: {error}") }
+    };
+    let mut home = Line::new(0, &shared.servers[0].destination.address, &shared.secret);
+    let dead = home.ask(kind::FENCES, &[], shared.deadline).map_err(|error| failed(&home, error))?;
+    for process in dead.chunks_exact(size_of::<u64>()) {
+        let process = u64::from_le_bytes(process.try_into().expect("eight bytes"));
+        line.fence(process, shared.deadline).map_err(|error| failed(line, error))?;
+    }
+    Ok(())
 }
 
 /// The servers of a group, whether or not they answer.

@@ -13,7 +13,7 @@ use pando_fabric::{FabricError, MemoryServerId};
 use crate::connect::{ConnectError, Destination, connect};
 use crate::handshake::{LinkId, Protocol, Welcomed, random_nonzero};
 use crate::secret::Secret;
-use crate::wire::{BODY_MAX, Malformed, Op, Request, decode_reply};
+use crate::wire::{BODY_MAX, Malformed, Request, decode_reply};
 
 /// Reason why a message has no answer.
 #[derive(Debug, thiserror::Error)]
@@ -69,25 +69,34 @@ impl Line {
 
     /// Sends a message, and returns the answer if it comes within `patience`.
     pub fn ask(&mut self, kind: u16, body: &[u8], patience: Duration) -> Result<Vec<u8>, LineError> {
+        self.send(Request::Group { kind, body }, patience)
+    }
+
+    /// Has the server fence off a process.
+    pub fn fence(&mut self, process: u64, patience: Duration) -> Result<(), LineError> {
+        self.send(Request::Fence { process, link: 0 }, patience).map(drop)
+    }
+
+    fn send(&mut self, request: Request<'_>, patience: Duration) -> Result<Vec<u8>, LineError> {
         let until = Instant::now() + patience;
         self.welcomed(patience)?;
-        let asked = self.exchange(kind, body, until);
+        let asked = self.exchange(request, until);
         if !matches!(asked, Ok(_) | Err(LineError::Refused(_))) {
             self.stream = None;
         }
         asked
     }
 
-    fn exchange(&mut self, kind: u16, body: &[u8], until: Instant) -> Result<Vec<u8>, LineError> {
+    fn exchange(&mut self, request: Request<'_>, until: Instant) -> Result<Vec<u8>, LineError> {
         let (stream, _) = self.stream.as_mut().expect("it is connected");
-        let mut request = Vec::new();
-        Request::Group { kind, body }.encode(&mut request);
+        let mut bytes = Vec::new();
+        request.encode(&mut bytes);
         stream.set_write_timeout(Some(left(until)?))?;
-        stream.write_all(&request)?;
+        stream.write_all(&bytes)?;
         let (mut input, mut filled) = (vec![0; 4096], 0);
         loop {
             let server = MemoryServerId(self.destination.number);
-            if let Some((reply, _)) = decode_reply(&input[..filled], server, Op::Group, BODY_MAX)? {
+            if let Some((reply, _)) = decode_reply(&input[..filled], server, request.op(), BODY_MAX)? {
                 return reply.map(<[u8]>::to_vec).map_err(LineError::Refused);
             }
             if filled == input.len() {

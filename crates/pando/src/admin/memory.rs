@@ -4,26 +4,32 @@
 //! or of all indexes when they are [spread](Cluster::spread_indexes). A draining server takes no new blocks
 //! and its blocks move to others; drained, it remains in the pool as an empty entry. The first server cannot
 //! be drained: it has the pool's tables and the roots.
+//!
+//! What other processes own, they move at their next look ([`crate::Index::follow`]). This process waits for that.
 
-use pando_dex::Tree;
-use pando_dex::layout::{Layout, header};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use pando_dex::Drained;
 use pando_elf_remote::{RemoteError, is_elf};
-use pando_fabric::{Endpoint, FabricError, MemoryServerId};
-use pando_pool::lock::unlock_word;
-use pando_pool::{IndexRecord, Placement, PoolError, ServerState, ServerUsage};
+use pando_fabric::MemoryServerId;
+use pando_fabric_net::random_nonzero;
+use pando_pool::{IndexRecord, PoolError, ServerState, ServerUsage};
 use pando_rt::block_on;
 
+use super::roots::{Unmoved, move_open_root, move_root};
 use crate::cluster::Cluster;
 use crate::error::{Error, Result};
 use crate::index::OpenIndexes;
-use crate::layout::with_layout;
-use crate::local::create::{Written, write_root};
-use crate::local::open::{open, reopen_trees};
-use crate::local::servers::with_ctx;
-use crate::local::{IndexData, Servers};
-use crate::options::OpenOptions;
+use crate::local::open::open;
+use crate::local::{IndexData, Servers, logs};
+use crate::options::{OpenOptions, Ownership};
 use crate::place::AnyEndpoint;
-use crate::shared::{Shared, lock};
+use crate::shared::{PartitionOwner, Shared, Spread, lock};
+
+const MOVING: &str = "moving nodes between memory servers";
+/// Pause between two looks at what other processes have done.
+const PAUSE: Duration = Duration::from_millis(100);
 
 /// Progress of [`Cluster::drain_memory_server`], and its result.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -60,7 +66,7 @@ impl Worked<'_> {
 impl Cluster {
     /// `host:port` of each memory server that this process reaches, named or found, in the order of their
     /// numbers; none for a pool of files or in memory. Servers that joined after the pool was opened are
-    /// missing.
+    /// missing until this process has to do with them.
     pub fn memory_server_addresses(&self) -> Vec<String> {
         self.shared.fabric.addresses()
     }
@@ -75,7 +81,7 @@ impl Cluster {
     }
 
     /// Adds a memory server of `bytes` to the pool and returns its number. Other processes notice it by
-    /// themselves. A pool of files must be a directory.
+    /// themselves; where memory servers are reached by RDMA, there must be none. A pool of files must be a directory.
     ///
     /// ```
     /// use pando::{Cluster, Config};
@@ -89,7 +95,7 @@ impl Cluster {
     ///
     /// # Errors
     /// [`Error::Fabric`] for a pool of one plain file, an impossible size, or a lack of space;
-    /// [`Error::Pool`] for a size that is too small.
+    /// [`Error::Pool`] for a size that is too small; [`Error::NotAlone`].
     pub fn add_memory_server(&self, bytes: u64) -> Result<MemoryServerId> {
         let shared = &self.shared;
         shared.writable()?;
@@ -97,17 +103,16 @@ impl Cluster {
         shared.with_endpoint(|ep| {
             // Excludes other processes that add a server or attach.
             let _lock = shared.fabric.lock_exclusive(shared.config.patience())?;
+            if !shared.fabric.finds_joining() {
+                shared.check_alone(ep, "adding a memory server that is reached by RDMA")?;
+            }
             block_on(ep, shared.pool.learn(ep))?;
             // A region left by an addition that failed is reused.
             if shared.fabric.regions().len() <= shared.pool.servers() {
                 shared.pool.check_joining(bytes, None)?;
                 shared.fabric.add_server(bytes, shared.config.huge_pages)?;
             }
-            let added = block_on(ep, shared.pool.add_server(ep, None))?;
-            // The server has joined, even if its address is not stored: other processes then need it to be
-            // named.
-            let _ = block_on(ep, shared.pool.set_addresses(ep, &shared.fabric.addresses()));
-            Ok(added)
+            Ok(block_on(ep, shared.pool.add_server_at(ep, None, &shared.fabric.addresses()))?)
         })
     }
 
@@ -132,8 +137,9 @@ impl Cluster {
     }
 
     /// Moves everything on a memory server to the others and takes the server out of use, while sessions
-    /// continue. Reports to `progress` from time to time. This process must own all partitions of all
-    /// indexes, or be able to claim them. No index can be opened or created meanwhile.
+    /// continue. Reports to `progress` from time to time. What other processes own, they move when they
+    /// [look](crate::Index::follow), as compute servers do; this process waits as long as something moves within each deadline.
+    /// No index can be opened or created in this process meanwhile.
     ///
     /// Parts of Elf tables are written again on other servers.
     ///
@@ -143,8 +149,9 @@ impl Cluster {
     /// # Errors
     /// [`Error::Pool`] for the first memory server, for one that does not exist, and for one that is not
     /// empty in the end because the others are full or because other processes have leases on it;
-    /// [`Error::PartitionOwned`] with the process that owns a partition; [`Error::SessionsOpen`] for an index
-    /// whose root is on the server, since a root moves only at rest.
+    /// [`Error::PartitionOwned`] with a process that owns a partition, if it does not move what it has there, or the index has
+    /// its root on the server, or a log; [`Error::SessionsOpen`] for an index whose root is on the server, since a root moves
+    /// only at rest.
     pub fn drain_memory_server(
         &self,
         server: MemoryServerId,
@@ -161,7 +168,7 @@ impl Cluster {
     ) -> Result<DrainProgress> {
         let shared = &self.shared;
         shared.writable()?;
-        shared.config.check_unlogged("moving nodes between memory servers")?;
+        shared.config.check_unlogged(MOVING)?;
         shared.fabric.check_no_copies("draining a memory server")?;
         let registry = lock(&self.registry.open);
         shared.with_endpoint(|ep| {
@@ -173,15 +180,30 @@ impl Cluster {
             if known()? == ServerState::Drained {
                 return Ok(DrainProgress::default());
             }
-            let worked = self.all_indexes(ep, &registry, |record| record.root.server() == server)?;
-            let drained = self.drain_worked(ep, &worked, server, progress);
-            let released = release(shared, ep, worked);
+            let work = self.all_indexes(ep, &registry, |record| record.root.server() == server)?;
+            let drained = self.drain_worked(ep, &work.here, server, progress);
+            let released = release(shared, ep, work.here);
             let drained = drained?;
             released?;
             self.drain_tables(ep, server)?;
-            block_on(ep, shared.pool.finish_drain(ep, server))?;
+            self.finish_drain(ep, server, work.elsewhere)?;
             Ok(drained)
         })
+    }
+
+    /// Declares a server drained, once the owners `elsewhere` have left it.
+    fn finish_drain(&self, ep: &AnyEndpoint, server: MemoryServerId, elsewhere: Option<Error>) -> Result<()> {
+        let pool = &self.shared.pool;
+        let Some(owned) = elsewhere else { return Ok(block_on(ep, pool.finish_drain(ep, server))?) };
+        let mut waiting = Waiting::new(self.shared.config.patience());
+        loop {
+            match block_on(ep, pool.finish_drain(ep, server)) {
+                Err(PoolError::NotEmpty { bytes, leased, .. }) if waiting.goes_on((bytes, leased)) => {}
+                // They do not look, unless there is no room for the rest.
+                Err(PoolError::NotEmpty { .. }) if !waiting.has_seen_changes => return Err(owned),
+                ended => return Ok(ended?),
+            }
+        }
     }
 
     fn drain_worked(
@@ -197,15 +219,15 @@ impl Cluster {
         block_on(ep, pool.drain_server(ep, server))?;
         let mut done = DrainProgress { blocks, ..DrainProgress::default() };
         for index in worked {
-            index.with(|servers| {
-                with_layout!(&servers.trees, |trees| {
-                    for tree in trees.iter().flatten() {
-                        drain_tree(ep, tree, server, &mut done, progress)?;
-                    }
-                });
-                // Moved nodes must be written before the server counts as empty.
-                servers.flush(ep)
-            })?;
+            let before = done;
+            let mut tell = |more: Drained| {
+                let (nodes, values) = (before.nodes + more.nodes, before.values + more.values);
+                done = DrainProgress { nodes, values, ..before };
+                progress(done);
+                true
+            };
+            let drained = index.with(|servers| servers.drain(ep, server, &mut tell))?;
+            tell(drained);
         }
         Ok(done)
     }
@@ -228,11 +250,12 @@ impl Cluster {
 
     /// Moves parts of indexes from memory servers that hold more than others to those, until they are
     /// balanced, while sessions continue. Reports to `progress` and returns the number of nodes moved.
-    /// Indexes that grow do the same by themselves.
+    /// Indexes that grow do the same by themselves. Other processes move what they own when they
+    /// [look](crate::Index::follow), as compute servers do; this process waits as long as something moves within each deadline.
     ///
     /// # Errors
-    /// [`Error::PartitionOwned`] with the process that owns a partition of an index; errors of operations.
-    /// Nodes that were moved stay where they are then.
+    /// [`Error::PartitionOwned`] with a process that owns a partition of an index, if it does not answer, or the index has a log;
+    /// errors of operations. Nodes that were moved stay where they are then.
     pub fn spread_indexes(&self, mut progress: impl FnMut(u64)) -> Result<u64> {
         self.spread_with(&mut progress)
     }
@@ -241,94 +264,169 @@ impl Cluster {
     fn spread_with(&self, progress: &mut dyn FnMut(u64)) -> Result<u64> {
         let shared = &self.shared;
         shared.writable()?;
-        shared.config.check_unlogged("moving nodes between memory servers")?;
+        shared.config.check_unlogged(MOVING)?;
         let registry = lock(&self.registry.open);
         shared.with_endpoint(|ep| {
-            let worked = self.all_indexes(ep, &registry, |_| false)?;
+            let Work { here, elsewhere } = self.all_indexes(ep, &registry, |_| false)?;
             let mut moved = 0;
-            let spread = worked.iter().try_for_each(|index| {
-                index.with(|servers| {
-                    with_layout!(&servers.trees, |trees| {
-                        for tree in trees.iter().flatten() {
-                            let before = moved;
-                            moved += with_ctx(ep, tree, |ctx| {
-                                Ok(block_on(
-                                    ep,
-                                    pando_dex::spread_all(tree, ctx, |nodes| progress(before + nodes)),
-                                )?)
-                            })?;
-                        }
-                    });
-                    Ok(())
-                })
+            let spread = here.iter().try_for_each(|index| {
+                let before = moved;
+                let mut tell = |nodes| {
+                    progress(before + nodes);
+                    true
+                };
+                moved += index.with(|servers| servers.spread(ep, &mut tell))?;
+                Ok(())
             });
-            let released = release(shared, ep, worked);
-            spread.and(released).map(|()| moved)
+            let released = release(shared, ep, here);
+            spread.and(released)?;
+            let by_others = elsewhere.map_or(Ok(0), |owned| self.ask_to_spread(ep, owned))?;
+            Ok(moved + by_others)
         })
     }
 
-    /// All indexes of the pool, with the compute servers that this process runs for them. Indexes that it
-    /// does not have open are opened as a whole. Roots that `moves_root` selects are moved first.
+    /// Has other processes spread what they own. Returns the number of nodes that they moved.
+    fn ask_to_spread(&self, ep: &AnyEndpoint, owned: Error) -> Result<u64> {
+        let (shared, number) = (&self.shared, random_nonzero());
+        shared.set_spread("", Some(Spread { number, nodes: 0 }))?;
+        let spread = self.wait_for_spread(ep, number, owned);
+        shared.set_spread("", None)?;
+        spread
+    }
+
+    fn wait_for_spread(&self, ep: &AnyEndpoint, number: u64, owned: Error) -> Result<u64> {
+        let (shared, mut waiting) = (&self.shared, Waiting::new(self.shared.config.patience()));
+        loop {
+            let mut spreads = Vec::new();
+            for IndexRecord { name, .. } in shared.keyed_indexes(ep)? {
+                match shared.spread_by_owners(ep, &name, number) {
+                    // It was dropped meanwhile.
+                    Err(Error::UnknownIndex { .. }) => {}
+                    answered => spreads.extend(answered?),
+                }
+            }
+            if let Some(done) = spreads.iter().copied().collect::<Option<Vec<_>>>() {
+                return Ok(done.iter().map(|spread| spread.nodes).sum());
+            }
+            let usage = block_on(ep, shared.pool.usage(ep))?;
+            let answered = spreads.iter().flatten().count() as u64;
+            if !waiting.goes_on((usage.iter().map(|of| of.bytes_allocated).collect::<Vec<_>>(), answered)) {
+                return Err(owned);
+            }
+        }
+    }
+
+    /// All indexes of the pool, with the compute servers that this process runs for them. Those that it does not have
+    /// open are opened, as far as no other process owns them. Roots that `moves_root` selects are moved first.
     fn all_indexes<'r>(
         &self,
         ep: &AnyEndpoint,
         registry: &'r OpenIndexes,
         moves_root: impl Fn(&IndexRecord) -> bool,
-    ) -> Result<Vec<Worked<'r>>> {
+    ) -> Result<Work<'r>> {
         let shared = &self.shared;
-        let mut worked = Vec::new();
-        let mut records = block_on(ep, shared.pool.list_indexes(ep))?;
-        records.retain(|record| !is_elf(record));
-        records.sort_by(|a, b| a.name.cmp(&b.name));
-        let opened = records.into_iter().map(|record| record.name).try_for_each(|name| {
-            let index = match registry.get(&name) {
-                Some(data) => {
-                    if moves_root(&data.servers()?.record) {
-                        move_open_root(shared, ep, data)?;
-                    }
-                    Worked::Open(data)
+        let mut work = Work { here: Vec::new(), elsewhere: None };
+        let opened = shared.keyed_indexes(ep)?.into_iter().try_for_each(|IndexRecord { name, .. }| {
+            if let Some(data) = registry.get(&name) {
+                let servers = data.servers()?;
+                if moves_root(&servers.record) {
+                    move_open_root(shared, ep, data)?;
                 }
-                None => {
-                    let mut servers = open(shared, ep, &name, &OpenOptions::default(), true)?;
-                    if moves_root(&servers.record) {
-                        servers = move_root(shared, ep, &servers).map_err(|unmoved| match unmoved {
-                            Unmoved::AsBefore(error) => error,
-                            Unmoved::Unsettled(error) => error.perhaps("moving its root"),
-                        })?;
-                    }
-                    Worked::Passing(Box::new(servers))
+                if !servers.runs_all() {
+                    work.elsewhere = work.elsewhere.take().or(self.owned_elsewhere(ep, &name)?);
                 }
+                work.here.push(Worked::Open(data));
+                return Ok(());
+            }
+            let servers = match open(shared, ep, &name, &OpenOptions::default(), true) {
+                Err(owned @ Error::PartitionOwned { .. }) => {
+                    let record = shared.record(ep, &name)?;
+                    if moves_root(&record) || logs::bytes_of(shared, ep, record.id)?.is_some() {
+                        return Err(owned);
+                    }
+                    work.elsewhere.get_or_insert(owned);
+                    let free = self.partitions_of_nobody(ep, &name)?;
+                    if free.is_empty() {
+                        return Ok(());
+                    }
+                    let free = OpenOptions::default().own(Ownership::Partitions(free));
+                    open(shared, ep, &name, &free, true)?
+                }
+                opened => opened?,
             };
-            worked.push(index);
+            let servers = match moves_root(&servers.record) {
+                false => servers,
+                true => move_root(shared, ep, &servers).map_err(|unmoved| match unmoved {
+                    Unmoved::AsBefore(error) => error,
+                    Unmoved::Unsettled(error) => error.perhaps("moving its root"),
+                })?,
+            };
+            work.here.push(Worked::Passing(Box::new(servers)));
             Ok(())
         });
         match opened {
-            Ok(()) => Ok(worked),
+            Ok(()) => Ok(work),
             Err(error) => {
                 // The first error is the one to report.
-                let _ = release(shared, ep, worked);
+                let _ = release(shared, ep, work.here);
                 Err(error)
             }
         }
     }
+
+    /// The error that names another process which owns a part of an index; `None` if there is none.
+    fn owned_elsewhere(&self, ep: &AnyEndpoint, name: &str) -> Result<Option<Error>> {
+        let partitions = self.shared.partitions(ep, name)?;
+        let other = partitions.iter().enumerate().find_map(|(partition, found)| match &found.owner {
+            PartitionOwner::Process(process) if !process.is_this => Some((partition, process.owner(name))),
+            _ => None,
+        });
+        let owned = |(partition, owner)| Error::PartitionOwned {
+            index: name.to_owned(),
+            partition,
+            owner,
+            what: MOVING,
+        };
+        Ok(other.map(owned))
+    }
+
+    fn partitions_of_nobody(&self, ep: &AnyEndpoint, name: &str) -> Result<Vec<usize>> {
+        let partitions = self.shared.partitions(ep, name)?;
+        let of_nobody = |partition: usize| matches!(partitions[partition].owner, PartitionOwner::Nobody);
+        Ok((0..partitions.len()).filter(|&partition| of_nobody(partition)).collect())
+    }
 }
 
-fn drain_tree<L: Layout>(
-    ep: &AnyEndpoint,
-    tree: &Tree<L>,
-    server: MemoryServerId,
-    done: &mut DrainProgress,
-    progress: &mut dyn FnMut(DrainProgress),
-) -> Result<()> {
-    let before = *done;
-    let mut add = |drained: pando_dex::Drained| {
-        let (nodes, values) = (before.nodes + drained.nodes, before.values + drained.values);
-        *done = DrainProgress { nodes, values, ..before };
-        progress(*done);
-    };
-    let drained = with_ctx(ep, tree, |ctx| Ok(block_on(ep, pando_dex::drain(tree, ctx, server, &mut add))?))?;
-    add(drained);
-    Ok(())
+/// The indexes of a pool, for work on all of them.
+struct Work<'r> {
+    /// What this process owns of them.
+    here: Vec<Worked<'r>>,
+    /// The error that names an owner of other parts, if there is one.
+    elsewhere: Option<Error>,
+}
+
+/// A wait for other processes that lasts as long as something changes within each `patience`.
+struct Waiting<S> {
+    patience: Duration,
+    seen: Option<S>,
+    since: Instant,
+    has_seen_changes: bool,
+}
+
+impl<S: PartialEq> Waiting<S> {
+    fn new(patience: Duration) -> Self {
+        Self { patience, seen: None, since: Instant::now(), has_seen_changes: false }
+    }
+
+    /// Pauses. Returns `false` if `state` has been the same for too long.
+    fn goes_on(&mut self, state: S) -> bool {
+        if self.seen.as_ref() != Some(&state) {
+            self.has_seen_changes = self.seen.is_some();
+            (self.seen, self.since) = (Some(state), Instant::now());
+        }
+        thread::sleep(PAUSE);
+        self.since.elapsed() < self.patience
+    }
 }
 
 /// Closes the indexes that were opened for one piece of work.
@@ -337,8 +435,10 @@ fn release(shared: &Shared, ep: &AnyEndpoint, worked: Vec<Worked<'_>>) -> Result
     for index in worked {
         let Worked::Passing(servers) = index else { continue };
         let released = servers.flush(ep).and_then(|()| {
-            let all: Vec<usize> = (0..=servers.boundaries().len()).collect();
-            block_on(ep, shared.pool.release_partitions(ep, &servers.record.name, &all))?;
+            let record = shared.record(ep, &servers.record.name)?;
+            let is_mine = |&partition: &usize| record.owners[partition] == shared.pool.slot();
+            let mine: Vec<usize> = (0..record.owners.len()).filter(is_mine).collect();
+            block_on(ep, shared.pool.release_partitions(ep, &record.name, &mine))?;
             Ok(())
         });
         if let Err(error) = released {
@@ -347,89 +447,4 @@ fn release(shared: &Shared, ep: &AnyEndpoint, worked: Vec<Worked<'_>>) -> Result
         }
     }
     done
-}
-
-/// Moves the root of an index that is open but at rest.
-fn move_open_root(shared: &Shared, ep: &AnyEndpoint, data: &IndexData) -> Result<()> {
-    const WHAT: &str = "moving its root to another memory server";
-    let _alone = data.exclusive(WHAT)?;
-    let servers = data.servers()?;
-    servers.check_runs_all(WHAT)?;
-    match move_root(shared, ep, &servers) {
-        Ok(moved) => data.replace(moved),
-        Err(Unmoved::AsBefore(error)) => return Err(error),
-        // The old compute servers must not write to the old root any more.
-        Err(Unmoved::Unsettled(error)) => {
-            data.unsettle(WHAT, &error);
-            return Err(error.perhaps(WHAT));
-        }
-    }
-    Ok(())
-}
-
-/// Failure to move a root.
-enum Unmoved {
-    AsBefore(Error),
-    /// The root may be at either address.
-    Unsettled(Error),
-}
-
-impl From<Error> for Unmoved {
-    fn from(error: Error) -> Self {
-        Self::AsBefore(error)
-    }
-}
-
-impl From<PoolError> for Unmoved {
-    fn from(error: PoolError) -> Self {
-        Self::AsBefore(error.into())
-    }
-}
-
-/// Moves the root of an index that this process owns entirely and that is at rest; returns its compute
-/// servers with the new root.
-fn move_root(shared: &Shared, ep: &AnyEndpoint, servers: &Servers) -> Result<Servers, Unmoved> {
-    servers.flush(ep)?;
-    let node_size = u64::from(servers.record.node_size);
-    let mut record = shared.record(ep, &servers.record.name)?;
-    let old = record.root;
-    // 1. Allocate a block on another server, preferably the first one.
-    let home = Placement::Prefer(MemoryServerId(0));
-    let new = match block_on(ep, shared.pool.alloc(ep, home, node_size))? {
-        // The block must not be on the server of the old root.
-        full if full.server() == old.server() => {
-            block_on(ep, shared.pool.free(ep, full, node_size))?;
-            return Err(PoolError::PoolFull { server: MemoryServerId(0), size: node_size }.into());
-        }
-        new => new,
-    };
-    // 2. Copy the root, with its new address and an unlocked lock word.
-    let moved = block_on(ep, async {
-        let page = ep.read(old, ep.buffer(node_size as usize)).await?;
-        // The version continues from the old root's.
-        header::set(page.words(), header::LOCK, unlock_word(header::get(page.words(), header::LOCK)));
-        header::set(page.words(), header::ADDR, new.raw());
-        ep.recycle(ep.write(new, page).await?);
-        Ok::<_, FabricError>(())
-    });
-    // 3. Enter the new root into the catalog.
-    record.root = new;
-    let written = match moved {
-        Ok(()) => write_root(shared, ep, &record),
-        Err(error) => Written::No(error.into()),
-    };
-    let record = match written {
-        Written::Yes(record) => record,
-        Written::No(error) => {
-            // No record refers to the block. If it cannot be freed now, an audit finds it.
-            let _ = block_on(ep, shared.pool.free(ep, new, node_size));
-            return Err(Unmoved::AsBefore(error));
-        }
-        Written::Perhaps(error) => return Err(Unmoved::Unsettled(error)),
-    };
-    // 4. Open the trees at the new root, and free the old one.
-    let reopened = reopen_trees(shared, ep, record, servers).map_err(Unmoved::Unsettled)?;
-    let freed = block_on(ep, shared.pool.free(ep, old, node_size));
-    freed.map_err(|error| Unmoved::Unsettled(error.into()))?;
-    Ok(reopened)
 }

@@ -6,6 +6,7 @@
 mod boundaries;
 mod check;
 mod memory;
+mod roots;
 mod shape;
 
 pub use check::{CheckReport, IndexReport};

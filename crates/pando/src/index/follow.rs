@@ -26,23 +26,35 @@ use crate::local::servers::with_ctx;
 use crate::place::AnyEndpoint;
 use crate::shared::{PartitionOwner, Shared, Wish};
 
+/// What [`Index::follow`] did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Followed {
+    /// Boundaries beside other processes that were moved.
+    pub boundaries: usize,
+    /// Nodes and long values that were moved to other memory servers.
+    pub nodes: u64,
+}
+
 impl Index {
-    /// Makes the moves of keys from and to other processes that are due: gives keys away for which another process has
-    /// [asked](crate::Cluster::ask_to_move_boundary), and takes over those that the catalog gives to this process. Returns how many moves
-    /// were made. Compute servers call it again and again; it costs a look at the catalog and at the attach table.
+    /// Makes the moves that are due: gives keys away for which another process has [asked](crate::Cluster::ask_to_move_boundary),
+    /// takes over those that the catalog gives to this process, leaves memory servers that are
+    /// [drained](crate::Cluster::drain_memory_server), and [spreads](crate::Cluster::spread_indexes) over all of them if that is wished.
+    /// Compute servers call it again and again; it costs a look at the catalog and two at the attach table. Moves between memory
+    /// servers take long; they end early once `goes_on` returns `false`.
     ///
     /// # Errors
     /// Errors of the fabric; a further call goes on. Keys on their way have no owner until it succeeds.
-    pub fn follow(&self) -> Result<usize> {
+    pub fn follow(&self, goes_on: &dyn Fn() -> bool) -> Result<Followed> {
         self.shared.writable()?;
         let _moving = self.data.begin_move()?;
         let servers = self.data.servers()?;
         self.shared.with_endpoint(|ep| {
-            let mut made = self.take_what_is_ours(ep, &servers)?;
+            let mut boundaries = self.take_what_is_ours(ep, &servers)?;
             for wish in self.shared.wishes(ep, self.name())? {
-                made += usize::from(self.fulfil(ep, &servers, &wish)?);
+                boundaries += usize::from(self.fulfil(ep, &servers, &wish)?);
             }
-            Ok(made)
+            Ok(Followed { boundaries, nodes: self.place_anew(ep, &servers, goes_on)? })
         })
     }
 

@@ -6,6 +6,7 @@
 mod bulk;
 mod follow;
 mod move_record;
+mod placing;
 mod registry;
 mod repartition;
 
@@ -24,6 +25,7 @@ use crate::place::AnyEndpoint;
 use crate::shared::Shared;
 use crate::stats::LogStats;
 pub use bulk::{BULK_THREADS_MAX, BulkOptions, Loaded};
+pub use follow::Followed;
 pub(crate) use registry::{OpenIndexes, Registry, write_back};
 pub(crate) use repartition::place_of;
 

@@ -5,10 +5,12 @@
 //! of its own thread would never end. Only [`Cluster::close_within`](crate::Cluster::close_within) waits, for
 //! a bounded time, and admits no new session meanwhile.
 
+use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use pando_fabric::MemoryServerId;
 use pando_log::Log;
 
 use super::servers::{Past, Servers};
@@ -39,6 +41,8 @@ pub(crate) struct IndexData {
     moving: Mutex<()>,
     /// Counts of earlier compute servers of this index.
     pub past: Mutex<Past>,
+    /// Draining memory servers on which nothing was found, and when.
+    left: Mutex<HashMap<MemoryServerId, Instant>>,
 }
 
 /// Users of the index: any number of sessions and of moves, or one exclusive piece of work.
@@ -97,7 +101,18 @@ impl IndexData {
             gate: Mutex::default(),
             gone: Condvar::new(),
             past: Mutex::default(),
+            left: Mutex::default(),
         }
+    }
+
+    /// Whether nothing was found on a draining memory server less than `time` ago.
+    pub fn has_left(&self, server: MemoryServerId, time: Duration) -> bool {
+        lock(&self.left).get(&server).is_some_and(|at| at.elapsed() < time)
+    }
+
+    /// Notes that nothing was found on a draining memory server.
+    pub fn note_left(&self, server: MemoryServerId) {
+        lock(&self.left).insert(server, Instant::now());
     }
 
     pub fn servers(&self) -> Result<Arc<Servers>> {

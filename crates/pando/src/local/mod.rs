@@ -12,6 +12,7 @@ mod members;
 pub(crate) mod open;
 pub(crate) mod partitions;
 mod persister;
+mod placing;
 pub(crate) mod redo;
 pub(crate) mod servers;
 

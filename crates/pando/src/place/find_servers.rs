@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 
 use pando_fabric::{Endpoint, Fabric, RegionInfo};
-use pando_fabric_net::TcpFabric;
+use pando_fabric_net::{Finder, TcpFabric};
 use pando_pool::{RegionPlace, next_of_region, place_of_region};
 use pando_rt::block_on;
 
@@ -85,4 +85,15 @@ fn look(config: &Config, address: &str, seed: u64) -> Result<(Option<RegionPlace
 
 fn next<E: Endpoint>(ep: &E, region: RegionInfo, place: RegionPlace) -> Result<Option<String>> {
     Ok(block_on(ep, next_of_region(ep, region, place))?)
+}
+
+/// Finds memory servers of `pool` that join while it is open: the one before it knows its address.
+pub(super) fn joining(config: &Config, pool: u64) -> Finder {
+    let config = config.clone();
+    Box::new(move |server, before| {
+        let (_, next) = look(&config, before, 0).ok()?;
+        let next = next?;
+        let (place, _) = look(&config, &next, 0).ok()?;
+        (place? == RegionPlace { pool, server }).then_some(next)
+    })
 }

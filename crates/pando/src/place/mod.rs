@@ -155,6 +155,15 @@ impl AnyFabric {
         Ok(())
     }
 
+    /// Whether memory servers are found that join while the pool is open.
+    pub fn finds_joining(&self) -> bool {
+        match self {
+            Self::Local(_) | Self::Shm(_) | Self::Tcp(_) => true,
+            #[cfg(feature = "verbs")]
+            Self::Verbs(_) => false,
+        }
+    }
+
     /// Longest time after which a verb takes effect that failed, or whose future was dropped.
     pub fn verbs_take_ns(&self) -> u64 {
         self.connections().map_or(0, |connections| connections.deadline().as_nanos() as u64)
@@ -229,9 +238,15 @@ fn open_pool(config: &Config, seed: u64) -> Result<(AnyFabric, Pool)> {
             let (fabric, pool) = open_at(config, path, seed).map_err(|error| at_path(path, error))?;
             Ok((AnyFabric::Shm(fabric), pool))
         }
-        Place::Tcp(_) | Place::Verbs(_) => open_elsewhere(config, seed, |fabric, ep, all_named| {
-            attach_elsewhere(config, fabric, ep, seed, all_named)
-        }),
+        Place::Tcp(_) | Place::Verbs(_) => {
+            let (fabric, pool) = open_elsewhere(config, seed, |fabric, ep, all_named| {
+                attach_elsewhere(config, fabric, ep, seed, all_named)
+            })?;
+            if let AnyFabric::Tcp(connections) = &fabric {
+                connections.find_joining(find_servers::joining(config, pool.id()));
+            }
+            Ok((fabric, pool))
+        }
     }
 }
 

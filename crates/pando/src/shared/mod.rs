@@ -10,6 +10,7 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use pando_elf_remote::is_elf;
 use pando_fabric::{Endpoint, VerbCounts};
 use pando_pool::{AttachMode, IndexRecord, Pool, PoolError};
 use pando_rt::block_on;
@@ -17,8 +18,8 @@ use pando_rt::block_on;
 use crate::error::{Error, Owner, Result};
 use crate::options::{Config, Durability};
 use crate::place::{self, AnyEndpoint, AnyFabric};
-pub(crate) use owners::Wish;
 pub use owners::{Partition, PartitionOwner, Process};
+pub(crate) use owners::{Spread, Wish};
 
 pub(crate) struct Shared {
     pub fabric: AnyFabric,
@@ -173,6 +174,14 @@ impl Shared {
         let mut names: Vec<String> = records.into_iter().map(|record| record.name).collect();
         names.sort();
         Ok(names)
+    }
+
+    /// The records of all indexes that are no Elf, by name.
+    pub fn keyed_indexes(&self, ep: &AnyEndpoint) -> Result<Vec<IndexRecord>> {
+        let mut records = block_on(ep, self.pool.list_indexes(ep))?;
+        records.retain(|record| !is_elf(record));
+        records.sort_by(|a, b| a.name.cmp(&b.name));
+        Ok(records)
     }
 
     pub fn record(&self, ep: &AnyEndpoint, name: &str) -> Result<IndexRecord> {

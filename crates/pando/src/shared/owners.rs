@@ -3,7 +3,8 @@
 //! A process that serves an index at an operation port *announces* the port in its notice in the attach
 //! table. So a client that knows only the memory servers finds the compute servers too. A notice is a
 //! sequence of `[length:16][index][length:16][address]`. It ends with its process; the notice of a process
-//! that died stays beside its entry. An entry without a name is a wish of the process ([`Wish`]).
+//! that died stays beside its entry. An entry without a name is a wish of the process ([`Wish`]), and some names are those of
+//! another one ([`Spread`]).
 
 use std::collections::BTreeMap;
 
@@ -17,6 +18,8 @@ use crate::place::AnyEndpoint;
 
 /// Place of a wish in a notice. No index has this name.
 const OF_WISH: &str = "";
+/// Beginning of the places of a wish to spread, and of what was done of it for each index.
+const OF_SPREAD: &str = "\0spread ";
 /// Bytes of the longest address: a host name of 253, and a port.
 const ADDRESS_MAX: usize = 260;
 
@@ -112,6 +115,42 @@ impl Shared {
         Ok(wishes.filter(|wish| wish.index == index).collect())
     }
 
+    /// Says that the indexes should spread over the memory servers, if `index` is "", or what was done of that for one; or
+    /// neither any more.
+    pub fn set_spread(&self, index: &str, spread: Option<Spread>) -> Result<()> {
+        self.set_notice(&format!("{OF_SPREAD}{index}"), spread.map(Spread::to_text).as_deref())
+    }
+
+    /// What the living owners of an index, other than this process, have done of spread `number`; `None` for one that has not
+    /// answered.
+    pub fn spread_by_owners(
+        &self,
+        ep: &AnyEndpoint,
+        index: &str,
+        number: u64,
+    ) -> Result<Vec<Option<Spread>>> {
+        let record = self.record(ep, index)?;
+        let attached = block_on(ep, self.pool.processes(ep))?;
+        let is_owner = |other: &&Attached| {
+            other.is_alive
+                && Some(other.slot) != self.pool.slot()
+                && record.owners.contains(&Some(other.slot))
+        };
+        let done = |owner: &Attached| {
+            Spread::within(&decode(&owner.notice), index).filter(|spread| spread.number == number)
+        };
+        Ok(attached.iter().filter(is_owner).map(done).collect())
+    }
+
+    /// Spreads that other processes that live wish, and that this process has not done for `index`.
+    pub fn spread_wishes(&self, ep: &AnyEndpoint, index: &str) -> Result<Vec<Spread>> {
+        let done = Spread::within(&lock(&self.notice), index);
+        let attached = block_on(ep, self.pool.processes(ep))?;
+        let others = attached.iter().filter(|other| other.is_alive && Some(other.slot) != self.pool.slot());
+        let wishes = others.filter_map(|other| Spread::within(&decode(&other.notice), ""));
+        Ok(wishes.filter(|wish| done.is_none_or(|done| done.number != wish.number)).collect())
+    }
+
     pub fn process(&self, attached: &Attached) -> Process {
         Process {
             identity: attached.process,
@@ -136,6 +175,31 @@ impl Shared {
         let ranges = KeyRange::from_boundaries(&record.boundaries);
         let partitions = ranges.into_iter().zip(&record.owners);
         Ok(partitions.map(|(keys, &slot)| Partition { keys, owner: owner(slot) }).collect())
+    }
+}
+
+/// A wish that the indexes spread over the memory servers, or what was done of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Spread {
+    /// No other wish has it.
+    pub number: u64,
+    /// Nodes that were moved.
+    pub nodes: u64,
+}
+
+impl Spread {
+    fn to_text(self) -> String {
+        format!("{} {}", self.number, self.nodes)
+    }
+
+    fn from_text(text: &str) -> Option<Self> {
+        let (number, nodes) = text.split_once(' ')?;
+        Some(Self { number: number.parse().ok()?, nodes: nodes.parse().ok()? })
+    }
+
+    /// The one of `index` in a notice.
+    fn within(notice: &BTreeMap<String, String>, index: &str) -> Option<Self> {
+        Self::from_text(notice.get(&format!("{OF_SPREAD}{index}"))?)
     }
 }
 
@@ -186,7 +250,7 @@ fn check_address(address: &str) -> Result<()> {
 /// Operation ports in a notice.
 fn ports_in(notice: &[u8]) -> BTreeMap<String, String> {
     let mut ports = decode(notice);
-    ports.remove(OF_WISH);
+    ports.retain(|name, _| name != OF_WISH && !name.starts_with(OF_SPREAD));
     ports
 }
 
@@ -233,6 +297,20 @@ mod tests {
         for garbage in ["", ">", "0>1", "zz>00>a", "0>00>a", "é>00>a"] {
             assert_eq!(Wish::from_text(garbage), None, "{garbage}");
         }
+    }
+
+    #[test]
+    fn a_spread_comes_back_and_is_no_port() {
+        let spread = Spread { number: u64::MAX, nodes: 7 };
+        let notice: BTreeMap<String, String> = [
+            (format!("{OF_SPREAD}n"), spread.to_text()),
+            (format!("{OF_SPREAD}m"), "7".to_owned()),
+            ("n".to_owned(), "host:1".to_owned()),
+        ]
+        .into();
+        assert_eq!(Spread::within(&notice, "n"), Some(spread));
+        assert_eq!([Spread::within(&notice, "m"), Spread::within(&notice, "")], [None, None]);
+        assert_eq!(ports_in(&encode(&notice)), [("n".to_owned(), "host:1".to_owned())].into());
     }
 
     #[test]

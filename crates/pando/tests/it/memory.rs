@@ -3,13 +3,16 @@
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::time::Duration;
 
 use pando::{
-    BulkOptions, Cluster, Config, Create, Error, FabricError, IndexOptions, MemoryServer, MemoryServerConfig,
-    MemoryServerId, PoolError, ServerState,
+    Access, BulkOptions, Cluster, Config, Create, Error, FabricError, IndexOptions, MemoryServer,
+    MemoryServerConfig, MemoryServerId, OpenOptions, Ownership, PoolError, ServerState,
 };
 
 const BYTES: u64 = 32 << 20;
+/// Deadline of a process that asks in vain.
+const SOON: Duration = Duration::from_millis(500);
 
 fn key(n: u64) -> Vec<u8> {
     n.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_be_bytes().to_vec()
@@ -174,14 +177,12 @@ fn two_handles_to_one_pool_of_files_learn_of_each_others_servers() {
     let second = Cluster::open(config()).expect("there");
     first.add_memory_server(BYTES).expect("room");
     assert_eq!(second.memory_servers().expect("no error").len(), 3);
-    // The drain fails if another process has an index open, and the server stays as it was.
+    // An index of another process has nothing there.
     let index = second.create_index("theirs", &IndexOptions::integers()).expect("new");
-    let refused = first.drain_memory_server(MemoryServerId(1), |_| ()).expect_err("it is not all ours");
-    assert!(matches!(refused, Error::PartitionOwned { .. }), "{refused}");
-    assert_eq!(state_of(&first, 1).0, ServerState::Active);
+    first.drain_memory_server(MemoryServerId(1), |_| ()).expect("it is empty");
+    assert_eq!(state_of(&second, 1).0, ServerState::Drained);
     drop(index);
     second.close().expect("nothing is open");
-    first.drain_memory_server(MemoryServerId(1), |_| ()).expect("all is ours");
     first.close().expect("nothing is open");
 }
 
@@ -227,4 +228,96 @@ fn one_memory_server_elsewhere_finds_the_others() {
     assert_eq!(cluster.memory_server_addresses(), addresses);
     check(&cluster, 200);
     cluster.close().expect("closes");
+}
+
+/// Two owners, each with connections of its own, do what another process wants while they work: they use a memory server that
+/// joins, spread over all of them, and leave one.
+#[test]
+fn owners_use_a_server_that_joins_and_leave_one_while_they_work() {
+    const KEYS: u64 = 6_000;
+    let start = |_| MemoryServer::start(&MemoryServerConfig::new("127.0.0.1:0").size(BYTES)).expect("a port");
+    let servers: Vec<MemoryServer> = (0..4).map(start).collect();
+    let addresses: Vec<String> = servers.iter().map(|server| server.addr().to_string()).collect();
+    let config = |named: &[usize]| Config::tcp(named.iter().map(|&at| &addresses[at][..])).cache(1 << 20);
+    let cluster = Cluster::open(config(&[0, 1, 2]).create(Create::New)).expect("new");
+    let halves = IndexOptions::bytes().subtree_level(1).boundaries(vec![vec![0x80]]);
+    cluster.create_index("n", &halves).expect("new");
+    cluster.close().expect("closes");
+    let owner = |partition: usize| {
+        let cluster = Cluster::open(config(&[0])).expect("it finds the others");
+        let own = OpenOptions::default().own(Ownership::Partitions(vec![partition]));
+        let index = cluster.open_index_with("n", &own).expect("free");
+        (cluster, index)
+    };
+    let (owners, over) = ([owner(0), owner(1)], AtomicBool::new(false));
+    let is_of = |partition: usize, n: u64| partition == usize::from(key(n)[0] >= 0x80);
+    // The number of rounds of writes over all keys that an owner has done.
+    let work = |partition: usize| {
+        let session = owners[partition].1.session().expect("open");
+        let mut rounds = 0;
+        while rounds < 2 || !over.load(Relaxed) {
+            for n in (0..KEYS).filter(|&n| is_of(partition, n)) {
+                let before = (rounds > 0).then(|| value(10 * n + rounds - 1));
+                assert_eq!(session.get(&key(n)).expect("no error"), before, "{n}");
+                session.put(&key(n), &value(10 * n + rounds)).expect("room");
+            }
+            rounds = 9.min(rounds + 1);
+        }
+        rounds
+    };
+    std::thread::scope(|scope| {
+        for (_, index) in &owners {
+            let over = &over;
+            scope.spawn(move || {
+                while !over.load(Relaxed) {
+                    index.follow(&|| true).expect("nothing fails");
+                    std::thread::yield_now();
+                }
+            });
+        }
+        let workers = [0, 1].map(|partition| scope.spawn(move || work(partition)));
+        let asking = Cluster::open(config(&[0, 3])).expect("with the one that may join");
+        assert_eq!(asking.add_memory_server(BYTES).expect("it joins"), MemoryServerId(3));
+        asking.spread_indexes(|_| ()).expect("they do it");
+        asking.drain_memory_server(MemoryServerId(1), |_| ()).expect("they leave it");
+        assert_eq!(state_of(&asking, 1), (ServerState::Drained, 0));
+        asking.drain_memory_server(MemoryServerId(2), |_| ()).expect("and the other one");
+        let (state, bytes) = state_of(&asking, 3);
+        assert!(state == ServerState::Active && bytes > 0, "{state:?} {bytes}");
+        over.store(true, Relaxed);
+        workers.into_iter().for_each(|worker| assert!(worker.join().expect("every answer was right") >= 2));
+        asking.close().expect("closes");
+    });
+    for (cluster, index) in owners {
+        drop(index);
+        assert_eq!(cluster.memory_server_addresses(), addresses);
+        cluster.close().expect("closes");
+    }
+    let report = Cluster::open(config(&[0])).expect("opens").check().expect("at rest");
+    assert!(report.is_clean(), "{:?}", report.violations);
+}
+
+#[test]
+fn an_owner_that_does_not_look_is_named() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let config = Config::at(folder.path().join("pool")).access(Access::default().deadline(SOON));
+    let owner =
+        Cluster::open(config.clone().memory_servers(2).memory(BYTES).create(Create::New)).expect("new");
+    let index = owner.create_index("n", &IndexOptions::integers().subtree_level(1)).expect("new");
+    let entries: Vec<_> = (0..20_000_u64).map(|n| (n.to_be_bytes(), n.to_be_bytes())).collect();
+    index.bulk_load(&entries[..], &BulkOptions::default()).expect("room");
+    let asking = Cluster::open(config).expect("attached");
+    for refused in [
+        asking.drain_memory_server(MemoryServerId(1), |_| ()).expect_err("nobody leaves it"),
+        asking.spread_indexes(|_| ()).expect_err("nobody answers"),
+    ] {
+        assert!(matches!(refused, Error::PartitionOwned { partition: 0, .. }), "{refused}");
+    }
+    assert_eq!(state_of(&asking, 1).0, ServerState::Draining);
+    // It does so once it looks.
+    index.follow(&|| true).expect("no error");
+    asking.drain_memory_server(MemoryServerId(1), |_| ()).expect("it is empty");
+    assert_eq!(state_of(&asking, 1), (ServerState::Drained, 0));
+    let session = index.integers().expect("open");
+    (0..20_000).for_each(|n| assert_eq!(session.get(n).expect("no error"), Some(n)));
 }

@@ -151,7 +151,7 @@ fn keys_move_between_processes_that_follow_the_catalog() {
                 let over = &over;
                 scope.spawn(move || {
                     while !over.load(Relaxed) {
-                        index.follow().expect("nothing fails");
+                        index.follow(&|| true).expect("nothing fails");
                         std::thread::yield_now();
                     }
                 });

@@ -1,0 +1,61 @@
+//! What the memory servers of a pool in use want of the compute servers: that they leave one, or spread over all.
+//!
+//! A process that [drains](crate::Cluster::drain_memory_server) a memory server says so in the membership of the pool. One that
+//! wants the indexes [spread](crate::Cluster::spread_indexes) says so in its notice in the attach table, under a number. Each
+//! process that owns keys finds that at its next look ([`Index::follow`]), moves what is its own, and answers the number of a
+//! spread in its own notice. Whether a drained server is empty is seen from outside.
+
+use std::time::Duration;
+
+use pando_fabric::MemoryServerId;
+use pando_pool::ServerState;
+use pando_rt::block_on;
+
+use super::Index;
+use crate::error::Result;
+use crate::local::Servers;
+use crate::place::AnyEndpoint;
+use crate::shared::Spread;
+
+/// Pause after a drain that found nothing more, although the server is not empty yet: keys may have come from other
+/// processes since.
+const REST: Duration = Duration::from_secs(2);
+
+impl Index {
+    /// Leaves memory servers that are drained, and spreads over all that there are if that is wished. Returns the number
+    /// of nodes and long values that were moved. Nodes with a log stay where they are, since it names them by their addresses.
+    pub(super) fn place_anew(
+        &self,
+        ep: &AnyEndpoint,
+        servers: &Servers,
+        goes_on: &dyn Fn() -> bool,
+    ) -> Result<u64> {
+        if !servers.logs().is_empty() {
+            return Ok(0);
+        }
+        let pool = &self.shared.pool;
+        block_on(ep, pool.learn(ep))?;
+        let all = (0..pool.servers() as u16).map(MemoryServerId);
+        let is_draining =
+            |server: &MemoryServerId| matches!(pool.server_state(*server), Ok(ServerState::Draining));
+        let draining: Vec<_> = all.filter(is_draining).collect();
+        let mut moved = 0;
+        for server in draining.into_iter().filter(|&server| server != servers.record.root.server()) {
+            if self.data.has_left(server, REST) {
+                continue;
+            }
+            let drained = servers.drain(ep, server, &mut |_| goes_on())?;
+            block_on(ep, pool.leave_inactive(ep))?;
+            if drained.nodes + drained.values == 0 {
+                self.data.note_left(server);
+            }
+            moved += drained.nodes + drained.values;
+        }
+        for wish in self.shared.spread_wishes(ep, self.name())? {
+            let nodes = servers.spread(ep, &mut |_| goes_on())?;
+            moved += nodes;
+            self.shared.set_spread(self.name(), Some(Spread { nodes, ..wish }))?;
+        }
+        Ok(moved)
+    }
+}
