@@ -489,7 +489,7 @@ impl BenchSpec {
                 "logs go with the fabrics shm and sim only"
             }
             _ if self.fabric == FabricKind::Shm && self.compute_servers > 1 => {
-                "on the shm fabric an index with a log has one compute server"
+                "on the shm fabric an index with a log has one compute server: --compute-servers 1"
             }
             Durability::Group(_) | Durability::Immediate if self.fabric == FabricKind::Sim => {
                 "a simulated cluster has no disks: its logs have the durability `process`"
