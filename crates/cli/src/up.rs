@@ -194,19 +194,11 @@ impl Plan {
             let text = text.unwrap_or_else(|| otherwise.to_owned());
             parse_size(&text).map_err(|error| Failure::bad_input(format_args!("`{text}`: {error}")))
         };
-        let at_least_one = |number: usize, what: &str| match number {
-            0 => Err(Failure::bad_input(format_args!("a cluster needs one {what} at least"))),
-            number => Ok(number),
-        };
         let durability = settings.durability()?;
         let compute_servers = if durability == Durability::Off { 2 } else { 1 };
         let replicas = settings.replicas.unwrap_or(1);
         let register = settings.register()?;
-        let memory_servers = match &register {
-            Some(_) => replicas,
-            None if replicas > 1 => 3,
-            None => 2,
-        };
+        let memory_servers = memory_servers(settings.memory_servers, replicas, register.is_some())?;
         let options = match (settings.key_size, settings.value_size) {
             (Some(key_size), Some(value_size)) => IndexOptions::fixed(key_size, value_size),
             (None, None) => IndexOptions::bytes(),
@@ -224,7 +216,7 @@ impl Plan {
         let host = settings.host.unwrap_or_else(|| "127.0.0.1".to_owned());
         check(&access, &host, insecure)?;
         Ok(Self {
-            memory_servers: at_least_one(settings.memory_servers.unwrap_or(memory_servers), "memory server")?,
+            memory_servers,
             compute_servers: at_least_one(
                 settings.compute_servers.unwrap_or(compute_servers),
                 "compute server",
@@ -281,6 +273,29 @@ impl Plan {
             command.arg("--insecure");
         }
         Ok(command)
+    }
+}
+
+fn at_least_one(number: usize, what: &str) -> Result<usize, Failure> {
+    match number {
+        0 => Err(Failure::bad_input(format_args!("a cluster needs one {what} at least"))),
+        number => Ok(number),
+    }
+}
+
+/// Number of memory servers: as many as were `asked` for, if copies are of use with them.
+fn memory_servers(asked: Option<usize>, replicas: usize, has_register: bool) -> Result<usize, Failure> {
+    let default = match replicas {
+        _ if has_register => replicas,
+        1 => 2,
+        _ => 3,
+    };
+    match at_least_one(asked.unwrap_or(default), "memory server")? {
+        few if few < 3 && replicas > 1 && !has_register => Err(Failure::bad_input(format_args!(
+            "--memory-servers {few} with --replicas {replicas}: more than half of them must answer, so none may be lost; \
+             name three at least, or a --register"
+        ))),
+        enough => Ok(enough),
     }
 }
 

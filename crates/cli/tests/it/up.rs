@@ -179,6 +179,7 @@ fn what_cannot_be_is_refused_in_a_sentence() {
     place.write("public", "known to memory servers\n");
     for (arguments, says) in [
         ("up --memory-servers 0", "one memory server at least"),
+        ("up --memory-servers 2 --replicas 2", "so none may be lost; name three at least"),
         ("up --config wrong.toml", "unknown field `memory_server`"),
         ("up --config empty.toml", "`many`"),
         ("up --config nowhere.toml", "nowhere.toml"),
