@@ -43,14 +43,19 @@ struct Found {
 /// Connects to a server, and asks one question.
 fn ask(line: &mut Line, kind: u16, deadline: Duration) -> Result<Asked> {
     let welcomed = line.welcomed(deadline).map_err(|error| error.when_opening(line.destination()))?;
-    let answer = line.ask(kind, &[], deadline).map_err(|error| match error {
+    let answer = line.ask(kind, &[], deadline).map_err(|error| unanswered(line, error))?;
+    Ok(Asked { welcomed, answer })
+}
+
+/// The error to report when a server does not answer a question.
+fn unanswered(line: &Line, error: LineError) -> FabricError {
+    match error {
         LineError::NotConnected(error) => error.when_opening(line.destination()),
         error => {
             let path = format!("tcp://{}", line.destination().address);
             FabricError::System { path, reason: format!("cannot be reached: {error}") }
         }
-    })?;
-    Ok(Asked { welcomed, answer })
+    }
 }
 
 struct Asked {
@@ -176,15 +181,11 @@ pub(super) fn find_joining(shared: &Shared, number: usize) -> Result<()> {
 /// Has a memory server that joined fence off all processes that were given up for dead before it was known here. Those that
 /// are given up later are fenced off on all servers that the process knows which does that.
 fn give_up_there_too(shared: &Shared, line: &mut Line) -> Result<()> {
-    let failed = |line: &Line, error: LineError| {
-        let path = format!("tcp://{}", line.destination().address);
-        FabricError::System { path, reason: format!("cannot be reached: {error}") }
-    };
     let mut home = Line::new(0, &shared.servers[0].destination.address, &shared.secret);
-    let dead = home.ask(kind::FENCES, &[], shared.deadline).map_err(|error| failed(&home, error))?;
+    let dead = ask(&mut home, kind::FENCES, shared.deadline)?.answer;
     for process in dead.chunks_exact(size_of::<u64>()) {
         let process = u64::from_le_bytes(process.try_into().expect("eight bytes"));
-        line.fence(process, shared.deadline).map_err(|error| failed(line, error))?;
+        line.fence(process, shared.deadline).map_err(|error| unanswered(line, error))?;
     }
     Ok(())
 }

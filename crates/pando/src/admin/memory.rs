@@ -326,34 +326,38 @@ impl Cluster {
     ) -> Result<Work<'r>> {
         let shared = &self.shared;
         let mut work = Work { here: Vec::new(), elsewhere: None };
-        let opened = shared.keyed_indexes(ep)?.into_iter().try_for_each(|IndexRecord { name, .. }| {
+        let opened = shared.keyed_indexes(ep)?.into_iter().try_for_each(|record| {
+            let name = record.name.clone();
+            let partitions = shared.partitions(ep, &name)?;
+            let owned = partitions.iter().enumerate().find_map(|(partition, found)| match &found.owner {
+                PartitionOwner::Process(process) if !process.is_this => {
+                    let (index, owner) = (name.clone(), process.owner(&name));
+                    Some(Error::PartitionOwned { index, partition, owner, what: MOVING })
+                }
+                _ => None,
+            });
             if let Some(data) = registry.get(&name) {
-                let servers = data.servers()?;
-                if moves_root(&servers.record) {
+                if moves_root(&data.servers()?.record) {
                     move_open_root(shared, ep, data)?;
                 }
-                if !servers.runs_all() {
-                    work.elsewhere = work.elsewhere.take().or(self.owned_elsewhere(ep, &name)?);
-                }
+                work.elsewhere = work.elsewhere.take().or(owned);
                 work.here.push(Worked::Open(data));
                 return Ok(());
             }
-            let servers = match open(shared, ep, &name, &OpenOptions::default(), true) {
-                Err(owned @ Error::PartitionOwned { .. }) => {
-                    let record = shared.record(ep, &name)?;
-                    if moves_root(&record) || logs::bytes_of(shared, ep, record.id)?.is_some() {
-                        return Err(owned);
-                    }
-                    work.elsewhere.get_or_insert(owned);
-                    let free = self.partitions_of_nobody(ep, &name)?;
-                    if free.is_empty() {
-                        return Ok(());
-                    }
-                    let free = OpenOptions::default().own(Ownership::Partitions(free));
-                    open(shared, ep, &name, &free, true)?
+            let mut own = Ownership::All;
+            if let Some(owned) = owned {
+                if moves_root(&record) || logs::bytes_of(shared, ep, record.id)?.is_some() {
+                    return Err(owned);
                 }
-                opened => opened?,
-            };
+                work.elsewhere.get_or_insert(owned);
+                let of_nobody = |at: &usize| matches!(partitions[*at].owner, PartitionOwner::Nobody);
+                let free: Vec<usize> = (0..partitions.len()).filter(of_nobody).collect();
+                if free.is_empty() {
+                    return Ok(());
+                }
+                own = Ownership::Partitions(free);
+            }
+            let servers = open(shared, ep, &name, &OpenOptions::default().own(own), true)?;
             let servers = match moves_root(&servers.record) {
                 false => servers,
                 true => move_root(shared, ep, &servers).map_err(|unmoved| match unmoved {
@@ -372,28 +376,6 @@ impl Cluster {
                 Err(error)
             }
         }
-    }
-
-    /// The error that names another process which owns a part of an index; `None` if there is none.
-    fn owned_elsewhere(&self, ep: &AnyEndpoint, name: &str) -> Result<Option<Error>> {
-        let partitions = self.shared.partitions(ep, name)?;
-        let other = partitions.iter().enumerate().find_map(|(partition, found)| match &found.owner {
-            PartitionOwner::Process(process) if !process.is_this => Some((partition, process.owner(name))),
-            _ => None,
-        });
-        let owned = |(partition, owner)| Error::PartitionOwned {
-            index: name.to_owned(),
-            partition,
-            owner,
-            what: MOVING,
-        };
-        Ok(other.map(owned))
-    }
-
-    fn partitions_of_nobody(&self, ep: &AnyEndpoint, name: &str) -> Result<Vec<usize>> {
-        let partitions = self.shared.partitions(ep, name)?;
-        let of_nobody = |partition: usize| matches!(partitions[partition].owner, PartitionOwner::Nobody);
-        Ok((0..partitions.len()).filter(|&partition| of_nobody(partition)).collect())
     }
 }
 

@@ -40,7 +40,7 @@ impl Index {
     /// Makes the moves that are due: gives keys away for which another process has [asked](crate::Cluster::ask_to_move_boundary),
     /// takes over those that the catalog gives to this process, leaves memory servers that are
     /// [drained](crate::Cluster::drain_memory_server), and [spreads](crate::Cluster::spread_indexes) over all of them if that is wished.
-    /// Compute servers call it again and again; it costs a look at the catalog and two at the attach table. Moves between memory
+    /// Compute servers call it again and again; it costs a look at the catalog, at the attach table and at the membership of the pool. Moves between memory
     /// servers take long; they end early once `goes_on` returns `false`.
     ///
     /// # Errors
@@ -51,10 +51,12 @@ impl Index {
         let servers = self.data.servers()?;
         self.shared.with_endpoint(|ep| {
             let mut boundaries = self.take_what_is_ours(ep, &servers)?;
-            for wish in self.shared.wishes(ep, self.name())? {
+            let attached = block_on(ep, self.shared.pool.processes(ep))?;
+            for wish in self.shared.wishes(&attached, self.name()) {
                 boundaries += usize::from(self.fulfil(ep, &servers, &wish)?);
             }
-            Ok(Followed { boundaries, nodes: self.place_anew(ep, &servers, goes_on)? })
+            let wishes = self.shared.spread_wishes(&attached, self.name());
+            Ok(Followed { boundaries, nodes: self.place_anew(ep, &servers, wishes, goes_on)? })
         })
     }
 

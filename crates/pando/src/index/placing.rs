@@ -22,12 +22,13 @@ use crate::shared::Spread;
 const REST: Duration = Duration::from_secs(2);
 
 impl Index {
-    /// Leaves memory servers that are drained, and spreads over all that there are if that is wished. Returns the number
+    /// Leaves memory servers that are drained, and spreads over all that there are for each of `wishes`. Returns the number
     /// of nodes and long values that were moved. Nodes with a log stay where they are, since it names them by their addresses.
     pub(super) fn place_anew(
         &self,
         ep: &AnyEndpoint,
         servers: &Servers,
+        wishes: Vec<Spread>,
         goes_on: &dyn Fn() -> bool,
     ) -> Result<u64> {
         if !servers.logs().is_empty() {
@@ -51,7 +52,7 @@ impl Index {
             }
             moved += drained.nodes + drained.values;
         }
-        for wish in self.shared.spread_wishes(ep, self.name())? {
+        for wish in wishes {
             let nodes = servers.spread(ep, &mut |_| goes_on())?;
             moved += nodes;
             self.shared.set_spread(self.name(), Some(Spread { nodes, ..wish }))?;

@@ -108,11 +108,10 @@ impl Shared {
     }
 
     /// What other processes that live wish of an index.
-    pub fn wishes(&self, ep: &AnyEndpoint, index: &str) -> Result<Vec<Wish>> {
-        let attached = block_on(ep, self.pool.processes(ep))?;
+    pub fn wishes(&self, attached: &[Attached], index: &str) -> Vec<Wish> {
         let living = attached.iter().filter(|process| process.is_alive);
         let wishes = living.filter_map(|process| Wish::from_text(decode(&process.notice).get(OF_WISH)?));
-        Ok(wishes.filter(|wish| wish.index == index).collect())
+        wishes.filter(|wish| wish.index == index).collect()
     }
 
     /// Says that the indexes should spread over the memory servers, if `index` is "", or what was done of that for one; or
@@ -143,12 +142,11 @@ impl Shared {
     }
 
     /// Spreads that other processes that live wish, and that this process has not done for `index`.
-    pub fn spread_wishes(&self, ep: &AnyEndpoint, index: &str) -> Result<Vec<Spread>> {
+    pub fn spread_wishes(&self, attached: &[Attached], index: &str) -> Vec<Spread> {
         let done = Spread::within(&lock(&self.notice), index);
-        let attached = block_on(ep, self.pool.processes(ep))?;
         let others = attached.iter().filter(|other| other.is_alive && Some(other.slot) != self.pool.slot());
         let wishes = others.filter_map(|other| Spread::within(&decode(&other.notice), ""));
-        Ok(wishes.filter(|wish| done.is_none_or(|done| done.number != wish.number)).collect())
+        wishes.filter(|wish| done.is_none_or(|done| done.number != wish.number)).collect()
     }
 
     pub fn process(&self, attached: &Attached) -> Process {

@@ -4,12 +4,14 @@
 
 use std::ops::Bound;
 
+use pando::remote::ErrorCode;
 use pando::remote::wire::{
     BODY_MAX, Op, Opened, REPLY_MAX, ReplyEncoder, Request, UNLIMITED, decode_reply, decode_request,
     put_entry, put_keys, put_value, request_len,
 };
-use pando::remote::{Described, ErrorCode};
 use pando::{IndexLayout, KeyRange};
+
+use crate::remote_wire::described;
 
 fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
@@ -136,13 +138,6 @@ fn replies_have_these_bytes() {
     check_reply(Op::Open, golden, |reply, out| {
         reply.opened(out, &Opened { epoch: 1, layout: IndexLayout::Bytes, ranges: Vec::new() });
     });
-    let described = Described {
-        name: "trees".to_owned(),
-        description: vec![0, 255],
-        node_size: 1024,
-        subtree_level: 3,
-        log: None,
-    };
     let golden = "00 0c 00 00 15000000 05000000 7472656573 02000000 00ff 00040000 03 00";
-    check_reply(Op::Describe, golden, |reply, out| reply.described(out, &described));
+    check_reply(Op::Describe, golden, |reply, out| reply.described(out, &described()));
 }

@@ -222,6 +222,17 @@ fn whole(bytes: &[u8], op: Op) -> Reply<'_> {
     reply
 }
 
+/// A description of an index; `golden_frames` has its bytes.
+pub(crate) fn described() -> Described {
+    Described {
+        name: "trees".to_owned(),
+        description: vec![0, 255],
+        node_size: 1024,
+        subtree_level: 3,
+        log: None,
+    }
+}
+
 #[test]
 fn answers_of_all_kinds_come_back() {
     let written = |op: Op, write: &dyn Fn(ReplyEncoder, &mut Bytes)| {
@@ -266,13 +277,7 @@ fn answers_of_all_kinds_come_back() {
         let bytes = written(Op::Routes, &|reply, out| reply.opened(out, &opened));
         assert!(matches!(whole(&bytes, Op::Routes), Reply::Opened(found) if found == opened));
     }
-    let described = Described {
-        name: "trees".to_owned(),
-        description: vec![0, 255],
-        node_size: 1024,
-        subtree_level: 3,
-        log: None,
-    };
+    let described = described();
     let bytes = written(Op::Describe, &|reply, out| reply.described(out, &described));
     assert!(matches!(whole(&bytes, Op::Describe), Reply::Described(found) if found == described));
 }
