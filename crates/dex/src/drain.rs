@@ -26,7 +26,7 @@ use crate::ownership::view::Purpose;
 use crate::placement::relocate::{self, Fate, Goal, Order};
 use crate::recovery::free;
 use crate::recovery::restart::RestartPolicy;
-use crate::tree::{Ctx, Tree, gate};
+use crate::tree::{Ctx, Tree, gate, journal};
 
 /// Largest number of nodes or values in flight, if the cache has enough frames.
 const AT_ONCE: usize = 8;
@@ -314,7 +314,10 @@ async fn move_value<L: Layout, E: Endpoint>(
     };
     let expected = Expected::Exactly(long.value);
     let mut change = Change::Swap { expected, new: Some(Stored::Long(new)) };
-    let outcome = point::change_leaf(tree, ctx, &long.key, &mut change).await;
+    let outcome = match journal::persist_value(tree, ctx, new).await {
+        Ok(()) => point::change_leaf(tree, ctx, &long.key, &mut change).await,
+        Err(error) => Err(error),
+    };
     let is_stored = match &outcome {
         Ok(outcome) => outcome.changed,
         // An entry may refer to the value. Leak it rather than free it under the entry.

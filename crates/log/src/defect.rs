@@ -68,6 +68,8 @@ pub enum OfMoves {
     LeftUnlogged,
     /// A node that becomes shared is in no record when it counts as clean.
     ShareUnlogged,
+    /// A node moves to another memory server, and no record says so.
+    RelocationUnlogged,
     /// The pages of keys that left are not persisted when the log says so.
     PagesUnpersisted,
     /// A lock is not persisted before a record relies on it.

@@ -2,7 +2,8 @@
 //!
 //! A node moves in its frame, which is cheapest: it gets a new address, its parent points there, and both are
 //! written back like any other change. The old copy is not read any more, and its block is freed. Until then
-//! an operation that still knows the old address finds an I/O mark on it, and restarts.
+//! an operation that still knows the old address finds an I/O mark on it, and restarts. A log gets both nodes,
+//! and the old address as one that is free, in one record.
 //!
 //! To spread an index, only owned nodes that were never shared are moved, so that no other compute server
 //! knows their addresses. From a draining memory server the others move too ([`move_shared`]). Nothing is
@@ -12,7 +13,9 @@
 use std::sync::atomic::Ordering::Relaxed;
 
 use pando_cache::{ExclusiveGuard, FrameRef, FrameState, IoTicket, Lookup};
-use pando_fabric::{Endpoint, GlobalAddr, MemoryServerId};
+use pando_fabric::defect::defect;
+use pando_fabric::{Endpoint, GlobalAddr, MemoryServerId, WORD};
+use pando_log::defect::OfMoves;
 use pando_pool::{Placement, lock};
 
 use crate::descent::{refresh, walk};
@@ -22,9 +25,10 @@ use crate::node::Target;
 use crate::ownership::view::Purpose;
 use crate::placement::spread;
 use crate::recovery::restart::RestartPolicy;
-use crate::recovery::{free, unfinished};
-use crate::shared::{locked, parent};
+use crate::recovery::{free, room, unfinished};
+use crate::shared::{locked, parent, record};
 use crate::smo::split;
+use crate::tree::journal::{self, Room};
 use crate::tree::leftovers::Unlinked;
 use crate::tree::new_node::NewNode;
 use crate::tree::{Ctx, Tree, VersionedNode, count, gate};
@@ -41,6 +45,7 @@ pub(crate) async fn move_shared<L: Layout, E: Endpoint>(
     parent_addr: GlobalAddr,
     new: NewNode<'_, L>,
 ) -> Attempt<()> {
+    let room = room::for_nodes(tree, ctx).await?;
     let [node, parent] = parent::lock_both(tree, ctx, key, addr, level, parent_addr).await?;
     let copy = ctx.ep.buffer(node.page.len());
     copy.words().iter().zip(node.words()).for_each(|(to, from)| to.store(from.load(Relaxed), Relaxed));
@@ -50,12 +55,14 @@ pub(crate) async fn move_shared<L: Layout, E: Endpoint>(
     copy.set(header::ADDR, new.addr().raw());
     // 1. WRITE the new copy, to which no pointer leads yet.
     let [node, parent] = parent::write_under(tree, ctx, [node, parent], &new, copy).await?;
+    journal::persist_first(tree, ctx, new.addr(), tree.layout.node_size()).await?;
     // 2. WRITE and unlock the parent, then the old copy with its mark.
     let above = tree.node_mut(&parent);
     above.set_child(above.child_index(key), new.addr().raw());
     new.link();
     tree.node_mut(&node).set_flag(header::MOVED, true);
     node.owe();
+    record::note_shared(tree, room, &[], [&parent, &node], &[]);
     locked::write_unlock(tree, ctx, parent).await?;
     Ok(locked::write_unlock(tree, ctx, node).await?)
 }
@@ -198,6 +205,7 @@ async fn relocate_pinned<'t, L: Layout, E: Endpoint>(
         // Such a node is written back without its lock word, so the new one continues from the old one.
         let word = ctx.ep.read_word(addr).await?;
         new.while_written(ctx.ep.write_word(new.addr(), lock::unlock_word(word))).await?;
+        journal::persist_first(tree, ctx, new.addr(), WORD).await?;
     }
     match (shared, parent_shared) {
         (true, true) => {
@@ -212,8 +220,8 @@ async fn relocate_pinned<'t, L: Layout, E: Endpoint>(
             Err(Retry::Restart)
         }
         (false, false) => {
-            let old = relocate_owned(tree, key, node, parent.frame, seen, new)?;
-            Ok(Some(Unlinked::new(old).needs_notice(seen.needs_notice)))
+            let room = room::for_nodes(tree, ctx).await?;
+            relocate_owned(tree, [node, parent.frame], key, seen, new, room).map(Some)
         }
         (false, true) => relocate_under_shared(tree, ctx, key, node, parent, seen, new).await.map(Some),
     }
@@ -236,12 +244,12 @@ fn place_of<L: Layout>(tree: &Tree<L>, goal: Goal<'_>, level: u8, above: GlobalA
 /// operations away.
 fn relocate_owned<'t, L: Layout>(
     tree: &'t Tree<L>,
+    [node, parent]: [FrameRef<'t>; 2],
     key: L::Key<'_>,
-    node: FrameRef<'t>,
-    parent: FrameRef<'t>,
     seen: Seen,
     new: NewNode<'_, L>,
-) -> Attempt<IoTicket<'t>> {
+    room: Room<'_>,
+) -> Attempt<Unlinked> {
     let addr = seen.addr;
     let mut parent_guard = parent.exclusive()?;
     let index = split::index_of_child(tree, parent, node, key).ok_or(Retry::Restart);
@@ -250,14 +258,18 @@ fn relocate_owned<'t, L: Layout>(
         Ok((index, readdress(tree, node, guard, addr, new.addr())?))
     });
     match moved {
-        Ok((index, old)) => {
+        Ok((index, (old, _guard))) => {
             let above = tree.node_mut(parent);
             if above.child_addr(index) == Some(addr) {
                 above.set_child(index, new.addr().raw());
             }
+            let gsn = match defect(OfMoves::RelocationUnlogged) {
+                true => 0,
+                false => journal::note_nodes(tree, room, &[parent, node], &[addr]),
+            };
             new.link();
             parent_guard.mark_dirty();
-            Ok(old)
+            Ok(Unlinked::new(old).needs_notice(seen.needs_notice).logged(gsn))
         }
         Err(retry) => {
             parent_guard.release_unchanged();
@@ -278,15 +290,18 @@ async fn relocate_under_shared<'t, L: Layout, E: Endpoint>(
 ) -> Attempt<Unlinked> {
     let addr = seen.addr;
     let parent_addr = tree.node(parent).addr().ok_or(Retry::Restart)?;
+    let room = room::for_nodes(tree, ctx).await?;
     let parent = parent::lock_parent(tree, ctx, parent_addr, key, addr, tree.node(node).level()).await?;
     let moved =
         latch_to_move(tree, node, seen).and_then(|guard| readdress(tree, node, guard, addr, new.addr()));
     match moved {
-        Ok(old) => {
+        Ok((old, guard)) => {
             let above = tree.node_mut(&parent);
             above.set_child(above.child_index(key), new.addr().raw());
+            let gsn = record::note_shared(tree, room, &[node], [&parent], &[addr]);
+            drop(guard);
             new.link();
-            let unlinked = Unlinked::new(old).needs_notice(seen.needs_notice);
+            let unlinked = Unlinked::new(old).needs_notice(seen.needs_notice).logged(gsn);
             Ok(unfinished::write_unlinked(tree, ctx, parent, unlinked).await?)
         }
         Err(retry) => {
@@ -315,14 +330,14 @@ fn latch_to_move<'t, L: Layout>(
     Err(Retry::Restart)
 }
 
-/// Gives the latched node its new address; returns the ticket of the old one.
+/// Gives the latched node its new address; returns the ticket of the old one, and the latch.
 fn readdress<'t, L: Layout>(
     tree: &'t Tree<L>,
     node: FrameRef<'t>,
     mut guard: ExclusiveGuard<'t>,
     addr: GlobalAddr,
     new: GlobalAddr,
-) -> Attempt<IoTicket<'t>> {
+) -> Attempt<(IoTicket<'t>, ExclusiveGuard<'t>)> {
     let table = tree.cache.table();
     let Lookup::Miss(ticket) = table.begin(new) else {
         guard.release_unchanged();
@@ -332,6 +347,5 @@ fn readdress<'t, L: Layout>(
     tree.node_mut(node).set_addr(new);
     guard.mark_dirty();
     ticket.publish(node.id());
-    drop(guard);
-    Ok(old)
+    Ok((old, guard))
 }

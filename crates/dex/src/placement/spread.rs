@@ -8,6 +8,7 @@
 //! that is moving lies on two servers; nothing below it is offloaded meanwhile.
 
 use pando_fabric::{Endpoint, MemoryServerId, Patience};
+use pando_log::Log;
 
 use crate::descent::walk;
 use crate::error::{DexError, Result};
@@ -44,12 +45,13 @@ pub fn placement_level(subtree_level: u8, root: u8) -> u8 {
     subtree_level.min(root.saturating_sub(2))
 }
 
-/// To be called after a split: continues the current move, or begins one if a check is due.
+/// To be called after a split: continues the current move, or begins one if a check is due. With a log that is persisted,
+/// nothing moves here, since an operation would wait for the disk several times.
 ///
 /// # Errors
 /// Errors of operations; the move continues with the next split.
 pub(crate) async fn spread_some<L: Layout, E: Endpoint>(tree: &Tree<L>, ctx: Ctx<'_, E>) -> Result<()> {
-    if tree.pool.servers() < 2 || journal::log_of(tree).is_some() {
+    if tree.pool.servers() < 2 || journal::log_of(tree).is_some_and(Log::persists) {
         return Ok(());
     }
     let (moving, is_due) = {

@@ -6,7 +6,8 @@
 //! about to be made. If answers do not wait for the disk, this holds for the last ones that were persisted, and
 //! of the changes of each slot the first ones are there. The index and all blocks are audited.
 //!
-//! In some runs the process has two compute servers, each with a log, and keys move between them all the time.
+//! In some runs the process has two compute servers, each with a log, and keys move between them all the time; in some, nodes
+//! and long values move between memory servers, one of which is drained in each life.
 
 use std::cell::{Cell, RefCell};
 use std::pin::Pin;
@@ -19,11 +20,11 @@ use pando_dex::layout::Layout;
 use pando_dex::layout::fixed::FixedLayout;
 use pando_dex::layout::slotted::SlottedLayout;
 use pando_dex::{
-    Answers, Ctx, DexError, KeyRange, Party, Routes, RoutingTable, ScanRange, Tree, TreeConfig, cut_at,
-    flush_side_by_side, give_back_locks, move_keys, redo,
+    Answers, Ctx, DexError, KeyRange, Party, Routes, RoutingTable, ScanRange, Tree, TreeConfig, cut_at, drain,
+    flush_side_by_side, give_back_locks, move_keys, redo, spread_all,
 };
 use pando_fabric::sectors::Sectors;
-use pando_fabric::{DynEndpoint, Endpoint, Fabric, GlobalAddr};
+use pando_fabric::{DynEndpoint, Endpoint, Fabric, GlobalAddr, MemoryServerId};
 use pando_fabric_local::{LocalConfig, LocalFabric};
 use pando_log::{Blocks, Contents, Log, Options, Persistence, Shape, Space};
 use pando_pool::{AttachMode, AttachOptions, Placement, Pool, PoolOptions, ProcessIdentity};
@@ -76,6 +77,13 @@ impl History {
     }
 }
 
+/// Servers that a world has.
+#[derive(Clone, Copy)]
+struct Count {
+    compute: usize,
+    memory: usize,
+}
+
 /// What is the same in all lives of the index.
 struct World<L> {
     fabric: LocalFabric,
@@ -91,8 +99,11 @@ struct World<L> {
     keys: RefCell<Vec<History>>,
     /// Makes values unique.
     count: Cell<u64>,
-    /// Slots that are at work.
+    /// Slots that are at work, and those of them that still operate on keys.
     working: Cell<usize>,
+    operating: Cell<usize>,
+    /// Nodes and long values that were moved to other memory servers.
+    placed: Cell<u64>,
     /// The key whose change was begun last. Lookups often ask for it, before its change is answered.
     last: Cell<usize>,
 }
@@ -108,11 +119,11 @@ fn key_of(number: usize) -> [u8; 8] {
 
 impl<L: Layout> World<L> {
     fn new(layout: L, persistence: Persistence, segments: usize, seed: u64) -> Self {
-        Self::with_servers(1, layout, persistence, segments, seed)
+        Self::with_servers(Count { compute: 1, memory: 1 }, layout, persistence, segments, seed)
     }
 
-    fn with_servers(servers: usize, layout: L, persistence: Persistence, segments: usize, seed: u64) -> Self {
-        let sizes = vec![2 << 20];
+    fn with_servers(count: Count, layout: L, persistence: Persistence, segments: usize, seed: u64) -> Self {
+        let sizes = vec![2 << 20; count.memory];
         let fabric =
             LocalFabric::new(LocalConfig { server_sizes: sizes, huge_pages: false }).expect("memory");
         let ep = DynEndpoint::new(fabric.endpoint(seed).expect("an endpoint"));
@@ -121,9 +132,10 @@ impl<L: Layout> World<L> {
                 Pool::create(&ep, PoolOptions::new(attach(AttachMode::ReadWrite))).await.expect("a pool");
             let root = Tree::create(&ep, &pool, layout, INDEX, &[]).await.expect("a root");
             let shape = Shape { lanes: 2, segments: segments / 2, segment_bytes: SEGMENT };
-            let alloc = async |bytes| pool.alloc(&ep, Placement::LeastLoaded, bytes).await;
+            // So the first memory server holds the most, and nodes leave it when the index is spread.
+            let alloc = async |bytes| pool.alloc(&ep, Placement::Server(MemoryServerId(0)), bytes).await;
             let mut logs = Vec::new();
-            for _ in 0..servers {
+            for _ in 0..count.compute {
                 let blocks = Blocks::gather(shape, alloc).await.expect("blocks");
                 logs.push(Log::create(&ep, INDEX, blocks).await.expect("a log").root());
             }
@@ -143,9 +155,11 @@ impl<L: Layout> World<L> {
             keys: RefCell::new(keys),
             count: Cell::new(0),
             working: Cell::new(0),
+            operating: Cell::new(0),
+            placed: Cell::new(0),
             last: Cell::new(0),
         };
-        if servers > 1 {
+        if count.compute > 1 {
             block_on(&ep, world.cut(&ep));
         }
         world
@@ -294,10 +308,19 @@ impl<L: Layout> World<L> {
         done
     }
 
+    async fn count_operating<T>(&self, work: impl Future<Output = T>) -> T {
+        let done = self.count_work(work).await;
+        self.operating.set(self.operating.get() - 1);
+        done
+    }
+
     /// Runs operations until the process dies, or for a while.
     fn live(&self, ep: &DynEndpoint, frames: usize, operations: usize) {
         let started = mortal::run_one(ep, async {
             let pool = Pool::attach(ep, attach(AttachMode::ReadWrite)).await.expect("it was closed");
+            for server in 1..pool.servers() as u16 {
+                pool.readmit_server(ep, MemoryServerId(server)).await.expect("no index is open");
+            }
             let (mut logs, mut trees) = (Vec::new(), Vec::new());
             for (&at, range) in self.logs.iter().zip(self.ranges()) {
                 let contents = self.contents(ep, at).await;
@@ -309,8 +332,7 @@ impl<L: Layout> World<L> {
         });
         let Some((pool, logs, trees)) = started else { return };
         if let [lower, upper] = &trees[..] {
-            self.live_beside(ep, [lower, upper], operations);
-            return drop(pool);
+            return self.live_beside(ep, &pool, [lower, upper], operations);
         }
         let (log, tree) = (&logs[0], &trees[0]);
         let worker = tree.cache().worker();
@@ -320,9 +342,15 @@ impl<L: Layout> World<L> {
         if serves {
             log.serve(Box::new(|| ()));
         }
-        let work = |slot| self.count_work(self.operate(ctx, tree, slot, operations));
+        let servers = [(tree, ctx)];
+        self.operating.set(SLOTS);
+        let work = |slot| self.count_operating(self.operate(ctx, tree, slot, operations));
         let slots = (0..SLOTS).map(|slot| Box::pin(work(slot)) as Pin<Box<dyn Future<Output = ()> + '_>>);
-        self.run(ep, serves.then_some(log), slots.collect());
+        let mut slots: Vec<_> = slots.collect();
+        if pool.servers() > 1 {
+            slots.push(Box::pin(self.count_work(self.place_anew(&pool, &servers))));
+        }
+        self.run(ep, serves.then_some(log), slots);
         // Half of those that live on write everything back, but die before they leave the pool.
         if !ep.as_type::<Mortal>().is_dead() && ep.random().is_multiple_of(2) {
             let flush = async { tree.flush(ctx).await.map(drop).expect("it can be written") };
@@ -332,22 +360,62 @@ impl<L: Layout> World<L> {
     }
 
     /// As [`World::live`], with two compute servers, between which keys move.
-    fn live_beside(&self, ep: &DynEndpoint, trees: [&Tree<L>; 2], operations: usize) {
+    fn live_beside(&self, ep: &DynEndpoint, pool: &Pool, trees: [&Tree<L>; 2], operations: usize) {
         let workers = trees.map(|tree| tree.cache().worker());
         let servers: [_; 2] = std::array::from_fn(|i| (trees[i], Ctx { ep, worker: &workers[i] }));
         let table = RoutingTable::in_order(vec![self.boundary.borrow().clone()]).expect("one boundary");
         let routes = Routes::new(table);
-        let work = |slot| self.count_work(self.operate_beside(&routes, servers, slot, operations));
+        self.operating.set(SLOTS);
+        let work = |slot| self.count_operating(self.operate_beside(&routes, servers, slot, operations));
         let slots = (0..SLOTS).map(|slot| Box::pin(work(slot)) as Pin<Box<dyn Future<Output = ()> + '_>>);
         let mut slots: Vec<_> = slots.collect();
-        slots.push(Box::pin(self.move_about(&routes, servers)));
+        slots.push(Box::pin(self.count_work(self.move_about(&routes, servers))));
+        if pool.servers() > 1 {
+            slots.push(Box::pin(self.count_work(self.place_anew(pool, &servers))));
+        }
         self.run(ep, None, slots);
+    }
+
+    /// Slots other than these are at work.
+    fn others_work(&self) -> bool {
+        self.operating.get() > 0
+    }
+
+    /// Spreads the index over the memory servers, and drains one of them, as long as others work.
+    async fn place_anew(&self, pool: &Pool, servers: &[(&Tree<L>, Ctx<'_, DynEndpoint>)]) {
+        let ep = servers[0].1.ep;
+        let leaving = MemoryServerId(1 + ep.random() as u16 % (pool.servers() as u16 - 1));
+        let until = ep.random() % 20;
+        for turn in 0.. {
+            for &(tree, ctx) in servers {
+                let moved = match turn < until {
+                    true => spread_all(tree, ctx, |_| self.others_work()).await,
+                    false => {
+                        pool.drain_server(ep, leaving).await.expect("it is not the first one");
+                        let drained = drain(tree, ctx, leaving, |_| self.others_work()).await;
+                        drained.map(|drained| drained.nodes + drained.values)
+                    }
+                };
+                match moved {
+                    Ok(moved) => self.placed.set(self.placed.get() + moved),
+                    // Keys are on their way to another compute server.
+                    Err(DexError::NotOwned) => {}
+                    Err(error) => panic!("{error}"),
+                }
+            }
+            if !self.others_work() {
+                return;
+            }
+            for _ in 0..ep.random() % 30 {
+                ep.yield_now().await;
+            }
+        }
     }
 
     /// Moves the boundary as long as others work.
     async fn move_about(&self, routes: &Routes, servers: [(&Tree<L>, Ctx<'_, DynEndpoint>); 2]) {
         let ep = servers[0].1.ep;
-        while self.working.get() > 1 {
+        while self.others_work() {
             let (to, old) = (ep.random().to_be_bytes(), self.boundary.borrow().clone());
             let (from, into) = if to[..] < old[..] { (0, 1) } else { (1, 0) };
             let (low, high) = if from == 0 { (to.to_vec(), old) } else { (old, to.to_vec()) };
@@ -363,7 +431,6 @@ impl<L: Layout> World<L> {
                 ep.yield_now().await;
             }
         }
-        self.working.set(self.working.get() - 1);
     }
 
     async fn operate_beside(
@@ -486,10 +553,11 @@ impl<L: Layout> World<L> {
 
 /// Several lives of one index, of random length, the recoveries between them included.
 fn run<L: Layout>(layout: L, persistence: Persistence, seed: u64) {
-    run_with(World::new(layout, persistence, SEGMENTS, seed), seed);
+    run_on(Count { compute: 1, memory: 1 }, layout, persistence, seed);
 }
 
-fn run_with<L: Layout>(world: World<L>, seed: u64) {
+/// Returns the number of nodes and values that were moved to other memory servers.
+fn run_with<L: Layout>(world: World<L>, seed: u64) -> u64 {
     let (layout, persistence) = (world.layout, world.persistence);
     let cuts = persistence != Persistence::Never;
     let raw =
@@ -502,7 +570,7 @@ fn run_with<L: Layout>(world: World<L>, seed: u64) {
         // A checkpoint may log an image of each node in the cache, in a quarter of the log.
         let most = world.segments * SEGMENT as usize / 4 / layout.node_size();
         let (verbs, frames) = (random as u32 % 1500, (12 + random as usize % 53).min(most));
-        world.live(&ep(Some(verbs), life, SLOTS as u32 + 1), frames, 150);
+        world.live(&ep(Some(verbs), life, SLOTS as u32 + 2), frames, 150);
         if cuts {
             world.lose_power(&DynEndpoint::new(raw(life + 300)));
         }
@@ -520,11 +588,17 @@ fn run_with<L: Layout>(world: World<L>, seed: u64) {
             world.check(&whole).await;
         });
     }
+    world.placed.get()
 }
 
 /// [`run`] with two compute servers.
 fn run_beside<L: Layout>(layout: L, persistence: Persistence, seed: u64) {
-    run_with(World::with_servers(2, layout, persistence, SEGMENTS, seed), seed);
+    run_on(Count { compute: 2, memory: 1 }, layout, persistence, seed);
+}
+
+/// [`run`] with several memory servers, between which nodes and values move.
+fn run_on<L: Layout>(count: Count, layout: L, persistence: Persistence, seed: u64) -> u64 {
+    run_with(World::with_servers(count, layout, persistence, SEGMENTS, seed), seed)
 }
 
 fn seeds(run: impl Fn(u64)) {
@@ -582,7 +656,32 @@ fn fixed_nodes_lose_nothing_with_the_power() {
 #[test]
 fn slotted_nodes_lose_nothing_with_the_power() {
     seeds(|seed| run(slotted(1024), Persistence::BeforeAnswer, seed));
-    seeds(|seed| run_with(small_log(seed), seed));
+    seeds(|seed| {
+        run_with(small_log(seed), seed);
+    });
+}
+
+/// [`run_on`] for all seeds; enough must move.
+fn moved_on<L: Layout>(compute: usize, layout: L, persistence: Persistence) {
+    let moved = Cell::new(0);
+    let count = Count { compute, memory: 3 };
+    seeds(|seed| moved.set(moved.get() + run_on(count, layout, persistence, seed)));
+    assert!(moved.get() > 1000, "only {} nodes and values have moved", moved.get());
+}
+
+#[test]
+fn nodes_that_move_between_memory_servers_are_not_lost() {
+    moved_on(1, small_nodes(), Persistence::Never);
+    moved_on(1, slotted(512), Persistence::Never);
+    moved_on(2, small_nodes(), Persistence::Never);
+    moved_on(2, slotted(512), Persistence::Never);
+}
+
+#[test]
+fn nodes_that_move_between_memory_servers_are_not_lost_with_the_power() {
+    moved_on(1, slotted(1024), Persistence::BeforeAnswer);
+    moved_on(2, nodes_of_sectors(), Persistence::BeforeAnswer);
+    moved_on(2, slotted(1024), Persistence::BeforeAnswer);
 }
 
 #[test]
@@ -620,12 +719,18 @@ fn each_defect_of_moves_with_logs_is_found() {
     for defect in OfMoves::OF_POWER {
         is_found(defect, |seed| run_beside(nodes_of_sectors(), Persistence::BeforeAnswer, seed));
     }
+    let count = Count { compute: 1, memory: 3 };
+    is_found(OfMoves::RelocationUnlogged, |seed| {
+        run_on(count, small_nodes(), Persistence::Never, seed);
+    });
 }
 
 #[cfg(feature = "defects")]
 #[test]
 fn each_defect_of_a_log_that_is_persisted_is_found() {
     for defect in pando_log::defect::OfPower::ALL {
-        is_found(defect, |seed| run_with(small_log(seed), seed));
+        is_found(defect, |seed| {
+            run_with(small_log(seed), seed);
+        });
     }
 }
