@@ -10,6 +10,7 @@
 //! the lanes, finds the bound of every earlier record that the log lacks.
 
 use std::collections::VecDeque;
+use std::ops::Range;
 use std::sync::Arc;
 
 use pando_fabric::GlobalAddr;
@@ -61,6 +62,8 @@ struct State {
     head: u64,
     /// Bytes in the log that are not known to be persisted, in order; `None` if nobody wants to know.
     unpersisted: Option<Vec<Span>>,
+    /// The lane is about to be elsewhere, so no new batch is written.
+    is_frozen: bool,
 }
 
 /// Bytes of whole batches.
@@ -147,7 +150,7 @@ pub(crate) enum Crowded {
 /// A batch to be written.
 pub(crate) struct Batch {
     pub seq: u64,
-    pub spot: Spot,
+    pub at: GlobalAddr,
     pub bytes: Arc<Vec<u8>>,
     /// An earlier WRITE of it failed or was dropped, and may still arrive.
     pub is_again: bool,
@@ -209,6 +212,7 @@ impl Commit {
             kept: VecDeque::new(),
             head: 0,
             unpersisted: tracks.then(Vec::new),
+            is_frozen: false,
         };
         let lane = |state| CommitLane { oldest: AtomicU64::new(NOTHING), state: Mutex::new(state) };
         let lanes = space.lanes.iter().enumerate().map(state).map(lane).collect();
@@ -285,9 +289,9 @@ impl Commit {
         if let Some(again) = state.posted.iter_mut().find(|posted| posted.written == Written::Unknown) {
             again.written = Written::InFlight;
             let (seq, spot, bytes) = (again.kept.seq, again.spot, Arc::clone(&again.bytes));
-            return Some(Batch { seq, spot, bytes, is_again: true });
+            return Some(Batch { seq, at: state.ring.addr(spot), bytes, is_again: true });
         }
-        if state.posted.len() >= OUTSTANDING {
+        if state.is_frozen || state.posted.len() >= OUTSTANDING {
             return None;
         }
         let Open { mut bytes, first, last, count } = match state.full.pop_front() {
@@ -314,7 +318,7 @@ impl Commit {
         });
         state.seq += 1;
         state.tail = spot.position + bytes.len() as u64;
-        Some(Batch { seq: kept.seq, spot, bytes, is_again: false })
+        Some(Batch { seq: kept.seq, at: state.ring.addr(spot), bytes, is_again: false })
     }
 
     /// Notes that batch `seq` is in the log, or that this is not known.
@@ -410,6 +414,29 @@ impl Commit {
     pub fn free(&self, lane: usize, head: Head) {
         let mut state = lock(&self.lanes[lane].state);
         state.head = state.head.max(head.position);
+    }
+
+    /// From now on new batches are handed out, or not. Those whose WRITE failed are in any case.
+    pub fn freeze(&self, is_frozen: bool) {
+        self.lanes.iter().for_each(|lane| lock(&lane.state).is_frozen = is_frozen);
+    }
+
+    /// Whether a batch of the lane is not known to be in the log, although its WRITE has begun.
+    pub fn is_in_flight(&self, lane: usize) -> bool {
+        !lock(&self.lanes[lane].state).posted.is_empty()
+    }
+
+    /// Positions of the batches of a lane that may be needed.
+    pub fn used_in(&self, lane: usize) -> Range<u64> {
+        let state = lock(&self.lanes[lane].state);
+        state.head..state.tail
+    }
+
+    /// From now on the lanes, which are frozen and have no batch in flight, lie in `space`.
+    pub fn move_to(&self, space: &Space) {
+        for (lane, ring) in self.lanes.iter().zip(&space.lanes) {
+            lock(&lane.state).ring = ring.clone();
+        }
     }
 
     /// Bytes of all lanes that are in use.

@@ -93,6 +93,21 @@ impl defect::Defect for OfMoves {
     }
 }
 
+/// A step of the move of a log to other blocks that is skipped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OfLogMoves {
+    /// Batches are written while others are copied.
+    Unfrozen,
+    /// The copy is not persisted before it is the log.
+    CopyUnpersisted,
+}
+
+impl defect::Defect for OfLogMoves {
+    fn number(self) -> u8 {
+        self as u8
+    }
+}
+
 /// A step that makes the log survive a loss of power, and is skipped. Tests of an index find these.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OfPower {

@@ -10,7 +10,7 @@
 //! that were changed before it began, and then truncates the log.
 
 use std::cell::Cell;
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 
 use pando_fabric::defect::defect;
 use pando_fabric::{Endpoint, GlobalAddr, Nanos, Patience};
@@ -55,7 +55,7 @@ pub enum Lease {
 
 /// See the module documentation. Threads share it; each call uses the endpoint of its thread.
 pub struct Log {
-    space: Space,
+    space: Mutex<Arc<Space>>,
     commit: Commit,
     disk: Disk,
     options: Options,
@@ -115,7 +115,7 @@ impl Log {
         let commit = Commit::new(&space, epoch, clock, tracks);
         let is_truncating = AtomicU64::new(0);
         Ok(Self {
-            space,
+            space: Mutex::new(Arc::new(space)),
             commit,
             disk: Disk::new(clock),
             options,
@@ -142,12 +142,19 @@ impl Log {
         self.lease.get().map_or(Lease::Held, |lease| lease())
     }
 
-    pub fn space(&self) -> &Space {
-        &self.space
+    /// Where it lies now.
+    pub fn space(&self) -> Arc<Space> {
+        Arc::clone(&lock(&self.space))
+    }
+
+    /// From now on batches go to `space`.
+    pub(crate) fn be_at(&self, space: &Arc<Space>) {
+        self.commit.move_to(space);
+        *lock(&self.space) = Arc::clone(space);
     }
 
     pub fn lanes(&self) -> usize {
-        self.space.lanes.len()
+        self.versions.len()
     }
 
     /// Number of the last record; numbers rise by one.
@@ -385,13 +392,13 @@ impl Log {
     }
 
     /// Writes the next batch of a lane; `false` if there is none that may be written now.
-    async fn post<E: Endpoint>(&self, ep: &E, lane: usize) -> Result<bool> {
-        let Some(Batch { seq, spot, bytes, is_again }) = self.commit.take(lane) else { return Ok(false) };
+    pub(crate) async fn post<E: Endpoint>(&self, ep: &E, lane: usize) -> Result<bool> {
+        let Some(Batch { seq, at, bytes, is_again }) = self.commit.take(lane) else { return Ok(false) };
         if is_again {
             self.rest(ep);
         }
         let flight = Flight { commit: &self.commit, lane, seq, is_written: Cell::new(false) };
-        space::write_unread(ep, self.space.lanes[lane].addr(spot), &bytes).await?;
+        space::write_unread(ep, at, &bytes).await?;
         flight.is_written.set(true);
         // Before the flight ends: the next batch may have the buffer.
         drop(bytes);
@@ -399,8 +406,21 @@ impl Log {
     }
 
     /// Notes that a WRITE may still arrive that ended some time before now.
-    fn rest<E: Endpoint>(&self, ep: &E) {
+    pub(crate) fn rest<E: Endpoint>(&self, ep: &E) {
         self.rest_until.fetch_max(ep.now().saturating_add(self.options.verbs_take_ns), SeqCst);
+    }
+
+    /// From this time on no WRITE that was cut off arrives.
+    pub(crate) fn rests_until(&self) -> Nanos {
+        self.rest_until.load(SeqCst)
+    }
+
+    pub(crate) fn commit(&self) -> &Commit {
+        &self.commit
+    }
+
+    pub(crate) fn patience_ns(&self) -> Nanos {
+        self.options.patience_ns
     }
 
     /// Notes that a page outside of the cache is about to be changed and written. The records that are made
@@ -446,11 +466,12 @@ impl Log {
     /// Begins a checkpoint. The caller writes all pages that are changed by now, and then ends it. `None` if
     /// another one is under way.
     pub fn begin_checkpoint(&self) -> Option<Checkpoint<'_>> {
-        if self.is_truncating.swap(1, SeqCst) == 1 {
-            return None;
-        }
-        let truncating = Truncating(&self.is_truncating);
+        let truncating = self.try_truncating()?;
         Some(Checkpoint { log: self, horizon: self.first_to_come(), _truncating: truncating })
+    }
+
+    pub(crate) fn try_truncating(&self) -> Option<Truncating<'_>> {
+        (self.is_truncating.swap(1, SeqCst) == 0).then(|| Truncating(&self.is_truncating))
     }
 
     /// The number of the next record, or of the first one that is held.
@@ -526,16 +547,17 @@ impl Checkpoint<'_> {
         if log.is_cut_off.swap(1, SeqCst) == 1 {
             log.rest(ep);
         }
-        ep.sleep_until(log.rest_until.load(SeqCst)).await;
+        ep.sleep_until(log.rests_until()).await;
+        let space = log.space();
         for ((lane, version), head) in log.versions.iter().enumerate().zip(&heads) {
             let (epoch, next) = (log.epoch, version.load(SeqCst) + 1);
             let control = Control { version: next, epoch, head: head.position, head_seq: head.seq, horizon };
-            control.write(ep, &log.space, lane).await?;
+            control.write(ep, &space, lane).await?;
             version.store(next, SeqCst);
         }
         log.is_cut_off.store(0, SeqCst);
         if log.persists() && !defect(OfPower::ReuseBeforePersist) {
-            log.persist_or_fail(disk::persist(ep, &log.space.controls().collect::<Vec<_>>())).await?;
+            log.persist_or_fail(disk::persist(ep, &space.controls().collect::<Vec<_>>())).await?;
         }
         for (lane, head) in heads.into_iter().enumerate() {
             log.commit.free(lane, head);
@@ -552,7 +574,7 @@ fn new_epoch<E: Endpoint>(ep: &E) -> u64 {
 impl std::fmt::Debug for Log {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Log")
-            .field("root", &self.space.root)
+            .field("root", &self.space().root)
             .field("clock", &self.clock())
             .finish_non_exhaustive()
     }
@@ -572,8 +594,8 @@ impl Drop for Flight<'_> {
     }
 }
 
-/// The right to write the control blocks.
-struct Truncating<'l>(&'l AtomicU64);
+/// The right to write the control blocks, and to move them.
+pub(crate) struct Truncating<'l>(&'l AtomicU64);
 
 impl Drop for Truncating<'_> {
     fn drop(&mut self) {

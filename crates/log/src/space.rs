@@ -18,6 +18,9 @@
 //! Version `v` of a control block is block `v % 2`, so a torn one leaves the one before. Checks are seeded
 //! with the log's seed and the address, so that bytes of other logs and other uses are not taken for one.
 
+use std::collections::BTreeSet;
+use std::ops::Range;
+
 use pando_fabric::codec::{Put, Reader};
 use pando_fabric::{Endpoint, GlobalAddr, PageBuf};
 use xxhash_rust::xxh3::xxh3_64_with_seed;
@@ -85,6 +88,16 @@ impl Lane {
 
     pub fn addr(&self, spot: Spot) -> GlobalAddr {
         self.segments[spot.segment].add(spot.offset)
+    }
+
+    /// The segments with these positions, and the one with the control blocks.
+    pub fn segments_of(&self, positions: Range<u64>) -> impl Iterator<Item = usize> {
+        let (first, len) = (self.spot(positions.start), self.segments.len());
+        // A lap also passes the control blocks.
+        let bytes = first.offset + (positions.end - positions.start) + CONTROLS;
+        let count = (bytes.div_ceil(self.segment_bytes) as usize).min(len);
+        let used = (0..count).map(|i| (first.segment + i) % len);
+        used.chain([0]).collect::<BTreeSet<_>>().into_iter()
     }
 
     pub fn segment(&self, segment: usize) -> GlobalAddr {
@@ -205,6 +218,50 @@ impl Space {
     pub fn blocks(&self) -> impl Iterator<Item = (GlobalAddr, u64)> + '_ {
         let segments = self.lanes.iter().flat_map(|lane| &lane.segments).chain([&self.scratch]);
         self.root_and_lists().chain(segments.map(|&at| (at, self.segment_bytes())))
+    }
+
+    /// Blocks for the same log on which none `leaves`: each that does, the lists and the root are replaced by one from `alloc`,
+    /// which is given the size in bytes.
+    ///
+    /// # Errors
+    /// The first one of `alloc`. The caller knows which blocks it has given.
+    pub async fn without<X>(
+        &self,
+        leaves: impl Fn(GlobalAddr) -> bool,
+        mut alloc: impl AsyncFnMut(u64) -> std::result::Result<GlobalAddr, X>,
+    ) -> std::result::Result<Blocks, X> {
+        let segment_bytes = self.segment_bytes();
+        let mut blocks = Blocks {
+            root: alloc(self.shape().root_bytes()).await?,
+            lists: Vec::new(),
+            scratch: self.scratch,
+            lanes: self.lanes.iter().map(|lane| lane.segments.clone()).collect(),
+            segment_bytes,
+        };
+        while blocks.lists.len() < self.lists.len() {
+            blocks.lists.push(alloc(segment_bytes).await?);
+        }
+        let segments = blocks.lanes.iter_mut().flatten().chain([&mut blocks.scratch]);
+        for segment in segments.filter(|segment| leaves(**segment)) {
+            *segment = alloc(segment_bytes).await?;
+        }
+        Ok(blocks)
+    }
+
+    /// This log in other blocks of the same shape.
+    ///
+    /// # Errors
+    /// [`LogError::Geometry`].
+    pub(crate) fn moved_to(&self, blocks: Blocks) -> Result<Self> {
+        let moved = Self::new(self.seed, self.index_id, blocks)?;
+        let Shape { lanes, segments, segment_bytes } = moved.shape();
+        match moved.shape() == self.shape() && moved.root != self.root {
+            true => Ok(moved),
+            false => {
+                let reason = "a log that moves keeps its shape, and gets another root";
+                Err(LogError::Geometry { lanes, segments, segment_bytes, reason })
+            }
+        }
     }
 
     /// The log in these blocks.

@@ -6,8 +6,8 @@
 //! about to be made. If answers do not wait for the disk, this holds for the last ones that were persisted, and
 //! of the changes of each slot the first ones are there. The index and all blocks are audited.
 //!
-//! In some runs the process has two compute servers, each with a log, and keys move between them all the time; in some, nodes
-//! and long values move between memory servers, one of which is drained in each life.
+//! In some runs the process has two compute servers, each with a log, and keys move between them all the time; in some, nodes,
+//! long values and logs move between memory servers, one of which is drained in each life.
 
 use std::cell::{Cell, RefCell};
 use std::pin::Pin;
@@ -26,7 +26,7 @@ use pando_dex::{
 use pando_fabric::sectors::Sectors;
 use pando_fabric::{DynEndpoint, Endpoint, Fabric, GlobalAddr, MemoryServerId};
 use pando_fabric_local::{LocalConfig, LocalFabric};
-use pando_log::{Blocks, Contents, Log, Options, Persistence, Shape, Space};
+use pando_log::{Blocks, Contents, Entered, Log, LogError, Options, Persistence, Shape, Space};
 use pando_pool::{AttachMode, AttachOptions, Placement, Pool, PoolOptions, ProcessIdentity};
 use pando_rt::block_on;
 
@@ -84,6 +84,13 @@ struct Count {
     memory: usize,
 }
 
+/// What moves between memory servers beside nodes and values.
+#[derive(Clone, Copy)]
+struct Placed<'w> {
+    pool: &'w Pool,
+    logs: &'w [Arc<Log>],
+}
+
 /// What is the same in all lives of the index.
 struct World<L> {
     fabric: LocalFabric,
@@ -92,8 +99,8 @@ struct World<L> {
     layout: L,
     segments: usize,
     root: GlobalAddr,
-    /// The log of each compute server.
-    logs: Vec<GlobalAddr>,
+    /// The root of the log of each compute server, as it is recorded.
+    logs: RefCell<Vec<GlobalAddr>>,
     /// The boundary between two compute servers, as it is recorded.
     boundary: RefCell<Vec<u8>>,
     keys: RefCell<Vec<History>>,
@@ -150,7 +157,7 @@ impl<L: Layout> World<L> {
             layout,
             segments,
             root,
-            logs,
+            logs: RefCell::new(logs),
             boundary: RefCell::new(vec![0x80, 0, 0, 0, 0, 0, 0, 0]),
             keys: RefCell::new(keys),
             count: Cell::new(0),
@@ -221,17 +228,18 @@ impl<L: Layout> World<L> {
     /// Keys of each compute server, as they are recorded.
     fn ranges(&self) -> Vec<KeyRange> {
         let boundaries = [self.boundary.borrow().clone()];
-        KeyRange::from_boundaries(&boundaries[..self.logs.len() - 1])
+        KeyRange::from_boundaries(&boundaries[..self.logs.borrow().len() - 1])
     }
 
     /// Recovers after a death.
     async fn recover(&self, ep: &DynEndpoint) {
         let pool = Pool::attach(ep, attach(AttachMode::Repair)).await.expect("nobody lives");
         // In any order.
-        let (mut redone, servers) = (Vec::new(), self.logs.len());
+        let logs = self.logs.borrow().clone();
+        let (mut redone, servers) = (Vec::new(), logs.len());
         let first = if servers > 1 { ep.random() as usize % servers } else { 0 };
         for server in 0..servers {
-            let contents = self.contents(ep, self.logs[(first + server) % servers]).await;
+            let contents = self.contents(ep, logs[(first + server) % servers]).await;
             redo(ep, self.layout, &contents, |_, _| ()).await.expect("it can be redone");
             redone.push(contents);
         }
@@ -322,7 +330,8 @@ impl<L: Layout> World<L> {
                 pool.readmit_server(ep, MemoryServerId(server)).await.expect("no index is open");
             }
             let (mut logs, mut trees) = (Vec::new(), Vec::new());
-            for (&at, range) in self.logs.iter().zip(self.ranges()) {
+            let at_first = self.logs.borrow().clone();
+            for (at, range) in at_first.into_iter().zip(self.ranges()) {
                 let contents = self.contents(ep, at).await;
                 let log = Arc::new(Log::resume(ep, contents, self.options()).await.expect("the log opens"));
                 trees.push(self.open(ep, &pool, range, Some(Arc::clone(&log)), frames).await);
@@ -332,7 +341,8 @@ impl<L: Layout> World<L> {
         });
         let Some((pool, logs, trees)) = started else { return };
         if let [lower, upper] = &trees[..] {
-            return self.live_beside(ep, &pool, [lower, upper], operations);
+            let placed = Placed { pool: &pool, logs: &logs };
+            return self.live_beside(ep, placed, [lower, upper], operations);
         }
         let (log, tree) = (&logs[0], &trees[0]);
         let worker = tree.cache().worker();
@@ -342,13 +352,13 @@ impl<L: Layout> World<L> {
         if serves {
             log.serve(Box::new(|| ()));
         }
-        let servers = [(tree, ctx)];
+        let (servers, placed) = ([(tree, ctx)], Placed { pool: &pool, logs: &logs });
         self.operating.set(SLOTS);
         let work = |slot| self.count_operating(self.operate(ctx, tree, slot, operations));
         let slots = (0..SLOTS).map(|slot| Box::pin(work(slot)) as Pin<Box<dyn Future<Output = ()> + '_>>);
         let mut slots: Vec<_> = slots.collect();
         if pool.servers() > 1 {
-            slots.push(Box::pin(self.count_work(self.place_anew(&pool, &servers))));
+            slots.push(Box::pin(self.count_work(self.place_anew(placed, &servers))));
         }
         self.run(ep, serves.then_some(log), slots);
         // Half of those that live on write everything back, but die before they leave the pool.
@@ -360,7 +370,7 @@ impl<L: Layout> World<L> {
     }
 
     /// As [`World::live`], with two compute servers, between which keys move.
-    fn live_beside(&self, ep: &DynEndpoint, pool: &Pool, trees: [&Tree<L>; 2], operations: usize) {
+    fn live_beside(&self, ep: &DynEndpoint, placed: Placed<'_>, trees: [&Tree<L>; 2], operations: usize) {
         let workers = trees.map(|tree| tree.cache().worker());
         let servers: [_; 2] = std::array::from_fn(|i| (trees[i], Ctx { ep, worker: &workers[i] }));
         let table = RoutingTable::in_order(vec![self.boundary.borrow().clone()]).expect("one boundary");
@@ -370,8 +380,8 @@ impl<L: Layout> World<L> {
         let slots = (0..SLOTS).map(|slot| Box::pin(work(slot)) as Pin<Box<dyn Future<Output = ()> + '_>>);
         let mut slots: Vec<_> = slots.collect();
         slots.push(Box::pin(self.count_work(self.move_about(&routes, servers))));
-        if pool.servers() > 1 {
-            slots.push(Box::pin(self.count_work(self.place_anew(pool, &servers))));
+        if placed.pool.servers() > 1 {
+            slots.push(Box::pin(self.count_work(self.place_anew(placed, &servers))));
         }
         self.run(ep, None, slots);
     }
@@ -381,9 +391,24 @@ impl<L: Layout> World<L> {
         self.operating.get() > 0
     }
 
-    /// Spreads the index over the memory servers, and drains one of them, as long as others work.
-    async fn place_anew(&self, pool: &Pool, servers: &[(&Tree<L>, Ctx<'_, DynEndpoint>)]) {
-        let ep = servers[0].1.ep;
+    /// Moves a log away from a memory server.
+    async fn move_log(&self, ep: &DynEndpoint, placed: Placed<'_>, number: usize, from: MemoryServerId) {
+        let log = &placed.logs[number];
+        let alloc = async |bytes| placed.pool.alloc(ep, Placement::LeastLoaded, bytes).await;
+        let blocks = log.space().without(|at| at.server() == from, alloc).await.expect("room");
+        let enter = async |root| {
+            ep.yield_now().await;
+            self.logs.borrow_mut()[number] = root;
+            Entered::<LogError>::Yes
+        };
+        for (at, bytes) in log.move_to(ep, blocks, enter).await.expect("it can be written") {
+            placed.pool.free(ep, at, bytes).await.expect("it was in use");
+        }
+    }
+
+    /// Spreads the index over the memory servers, moves logs, and drains one of the servers, as long as others work.
+    async fn place_anew(&self, placed: Placed<'_>, servers: &[(&Tree<L>, Ctx<'_, DynEndpoint>)]) {
+        let (ep, pool) = (servers[0].1.ep, placed.pool);
         let leaving = MemoryServerId(1 + ep.random() as u16 % (pool.servers() as u16 - 1));
         let until = ep.random() % 20;
         for turn in 0.. {
@@ -406,6 +431,8 @@ impl<L: Layout> World<L> {
             if !self.others_work() {
                 return;
             }
+            let (number, from) = (ep.random() as usize % servers.len(), ep.random() as u16 % 3);
+            self.move_log(ep, placed, number, MemoryServerId(from)).await;
             for _ in 0..ep.random() % 30 {
                 ep.yield_now().await;
             }
@@ -719,10 +746,11 @@ fn each_defect_of_moves_with_logs_is_found() {
     for defect in OfMoves::OF_POWER {
         is_found(defect, |seed| run_beside(nodes_of_sectors(), Persistence::BeforeAnswer, seed));
     }
-    let count = Count { compute: 1, memory: 3 };
-    is_found(OfMoves::RelocationUnlogged, |seed| {
-        run_on(count, small_nodes(), Persistence::Never, seed);
-    });
+    let run = |seed| {
+        run_on(Count { compute: 1, memory: 3 }, small_nodes(), Persistence::Never, seed);
+    };
+    is_found(OfMoves::RelocationUnlogged, run);
+    is_found(pando_log::defect::OfLogMoves::Unfrozen, run);
 }
 
 #[cfg(feature = "defects")]

@@ -12,7 +12,11 @@ use crate::space::Blocks;
 const LANES: usize = 2;
 
 fn space() -> Space {
-    let block = |i: usize| GlobalAddr::new(MemoryServerId(0), i as u64 * 4096);
+    space_on(MemoryServerId(0))
+}
+
+fn space_on(server: MemoryServerId) -> Space {
+    let block = |i: usize| GlobalAddr::new(server, i as u64 * 4096);
     let lanes = (0..LANES).map(|lane| vec![block(1 + 2 * lane), block(2 + 2 * lane)]).collect();
     let lists = vec![block(8)];
     let blocks = Blocks { root: block(0), lists, scratch: block(9), lanes, segment_bytes: 1024 };
@@ -40,7 +44,7 @@ fn a_record_is_logged_once_all_before_it_are() {
     commit.end(0, batch.seq, false);
     assert!(!commit.is_logged(first));
     let again = commit.take(0).expect("the batch whose WRITE failed");
-    assert_eq!((again.seq, again.spot, &again.bytes), (batch.seq, batch.spot, &batch.bytes));
+    assert_eq!((again.seq, again.at, &again.bytes), (batch.seq, batch.at, &batch.bytes));
     commit.end(0, again.seq, true);
     assert!(commit.is_logged(second));
 }
@@ -88,14 +92,14 @@ fn a_full_ring_takes_no_record_before_its_space_is_free() {
 /// Threads that append, write and wait, against a memory that tells which records are in the log.
 #[cfg(shuttle)]
 mod shuttle_commit {
-    use std::collections::BTreeSet;
+    use std::collections::BTreeMap;
 
     use shuttle::thread;
 
     use super::*;
 
-    /// Records in the log.
-    type Memory = Mutex<BTreeSet<u64>>;
+    /// Numbers of the records at the address of each batch.
+    type Memory = Mutex<BTreeMap<GlobalAddr, Vec<u64>>>;
 
     /// Writes the next batch of a lane, or fails to.
     fn post(commit: &Commit, memory: &Memory, lane: usize, fails: bool) -> bool {
@@ -103,12 +107,36 @@ mod shuttle_commit {
         thread::yield_now();
         if !fails {
             let mut rest = &batch.bytes[batch::HEADER..];
+            let mut records = Vec::new();
             while let Some(record) = crate::record::split_record(&mut rest) {
-                lock(memory).insert(record.gsn);
+                records.push(record.gsn);
             }
+            lock(memory).insert(batch.at, records);
         }
         commit.end(lane, batch.seq, !fails);
         true
+    }
+
+    fn has(memory: &Memory, gsn: u64, server: MemoryServerId) -> bool {
+        lock(memory).iter().any(|(at, records)| at.server() == server && records.contains(&gsn))
+    }
+
+    /// Moves the lanes to another memory server.
+    fn move_lanes(commit: &Commit, memory: &Memory) {
+        commit.freeze(true);
+        for lane in 0..LANES {
+            while commit.is_in_flight(lane) {
+                post(commit, memory, lane, false);
+                thread::yield_now();
+            }
+        }
+        let batches = lock(memory).clone();
+        thread::yield_now();
+        for (at, records) in batches {
+            lock(memory).insert(GlobalAddr::new(MemoryServerId(1), at.offset()), records);
+        }
+        commit.move_to(&space_on(MemoryServerId(1)));
+        commit.freeze(false);
     }
 
     fn run() {
@@ -129,14 +157,15 @@ mod shuttle_commit {
                             }
                             thread::yield_now();
                         }
-                        let memory = lock(memory);
-                        assert!((1..=mine).all(|gsn| memory.contains(&gsn)), "{mine} is not all there");
+                        let is_there = |gsn| (0..2).any(|server| has(memory, gsn, MemoryServerId(server)));
+                        assert!((1..=mine).all(is_there), "{mine} is not all there");
                     }
                 })
             })
             .collect();
+        move_lanes(&shared.0, &shared.1);
         threads.into_iter().for_each(|thread| thread.join().expect("no panic"));
-        assert_eq!(lock(&shared.1).len(), 6);
+        assert!((1..=6).all(|gsn| has(&shared.1, gsn, MemoryServerId(1))), "a record was left behind");
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use pando_fabric::defect::with_defect;
 use pando_log::Persistence;
-use pando_log::defect::{Defect, OfCopies, OfPower};
+use pando_log::defect::{Defect, OfCopies, OfLogMoves, OfPower};
 
 use crate::model::{LANES, Model, Step};
 
@@ -62,6 +62,16 @@ fn cut_checkpoints(random: &mut dyn FnMut(u64) -> u64) -> Vec<Step> {
     steps
 }
 
+/// [`any`], with moves to other blocks.
+fn moves(random: &mut dyn FnMut(u64) -> u64) -> Vec<Step> {
+    let mut steps = any(random);
+    for _ in 0..12 {
+        let (at, leaves) = (random(steps.len() as u64) as usize, random(1 << 32) as u32);
+        steps.insert(at, Step::Move { leaves });
+    }
+    steps
+}
+
 fn found<D: Copy + pando_fabric::defect::Defect>(
     steps: Steps,
     persistence: Persistence,
@@ -75,6 +85,7 @@ fn nothing_is_found_without_a_defect() {
     for persistence in [Persistence::Never, Persistence::Later, Persistence::BeforeAnswer] {
         assert_eq!(found(any, persistence, None::<Defect>), None, "{persistence:?}");
         assert_eq!(found(cut_checkpoints, persistence, None::<Defect>), None, "{persistence:?}");
+        assert_eq!(found(moves, persistence, None::<Defect>), None, "{persistence:?}");
     }
 }
 
@@ -90,6 +101,8 @@ fn each_defect_is_found() {
     check(&OfCopies::EndsUnequal, found(any, Persistence::Never, Some(OfCopies::EndsUnequal)));
     let defect = OfCopies::ControlsUnequal;
     check(&defect, found(cut_checkpoints, Persistence::BeforeAnswer, Some(defect)));
+    let defect = OfLogMoves::CopyUnpersisted;
+    check(&defect, found(moves, Persistence::BeforeAnswer, Some(defect)));
     // The others concern pages and values.
     for defect in [OfPower::AnswerBeforePersist, OfPower::ReuseBeforePersist] {
         check(&defect, found(any, Persistence::BeforeAnswer, Some(defect)));

@@ -92,8 +92,9 @@ impl Faulty {
     }
 }
 
-/// Bytes of a copy that a log may use.
-const USED: usize = 128 << 10;
+/// Blocks of a copy that a log may use, from block 1 on, and their bytes.
+pub const USED_BLOCKS: usize = 32;
+const USED: usize = USED_BLOCKS << 12;
 
 /// Memory of two servers.
 pub fn fabric() -> LocalFabric {

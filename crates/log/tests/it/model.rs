@@ -5,11 +5,11 @@ use std::collections::BTreeMap;
 
 use pando_fabric::GlobalAddr;
 use pando_log::{
-    Change, Contents, Entry, Log, LogError, Options, Persistence, Record, Share, Space, persist_all,
+    Change, Contents, Entered, Entry, Log, LogError, Options, Persistence, Record, Share, Space, persist_all,
 };
 use pando_rt::block_on;
 
-use crate::faulty::{Faulty, block, blocks, fabric};
+use crate::faulty::{Faulty, USED_BLOCKS, block, blocks, fabric};
 
 pub const LANES: usize = 3;
 /// Bytes of a segment: laps are short.
@@ -38,6 +38,10 @@ pub enum Step {
     Crash,
     /// Persists what is in the log.
     Persist,
+    /// Moves the log away from those of its blocks that a bit selects.
+    Move {
+        leaves: u32,
+    },
     /// Power is lost, if the log is to survive that; else the process dies.
     PowerCut,
     /// The process that recovers dies as well, while it opens the log.
@@ -50,6 +54,8 @@ pub enum Step {
 pub struct Model {
     ep: Faulty,
     log: Log,
+    /// Block with the root of the log.
+    root: Cell<GlobalAddr>,
     /// Value of each record.
     records: BTreeMap<u64, Vec<u8>>,
     /// Everything up to here was answered.
@@ -80,9 +86,8 @@ fn put(value: &[u8]) -> Record<'_> {
     Record::Entry(Entry { page: page(), key: b"key", change: Change::Put(value) })
 }
 
-/// Reads the log that has its root in block 1.
-async fn read(ep: &Faulty) -> Result<Contents, String> {
-    let read = async { Contents::read(ep, Space::read(ep, block(1)).await?).await };
+async fn read(ep: &Faulty, root: GlobalAddr) -> Result<Contents, String> {
+    let read = async { Contents::read(ep, Space::read(ep, root).await?).await };
     read.await.map_err(|error| format!("it cannot be read: {error}"))
 }
 
@@ -104,12 +109,13 @@ impl Model {
         let fabric = fabric();
         let ep = Faulty::new(&fabric);
         block_on(&ep, Log::create(&ep, 7, blocks(&ep, LANES, 2, SEGMENT))).expect("a log");
-        let contents = block_on(&ep, read(&ep)).expect("a new log");
+        let root = Cell::new(block(1));
+        let contents = block_on(&ep, read(&ep, root.get())).expect("a new log");
         assert!(contents.is_empty() && contents.clock() == 0);
         let options = Options { persistence, ..Options::default() };
         let log = block_on(&ep, Log::resume(&ep, contents, options)).expect("it opens");
         let (records, horizons) = (BTreeMap::new(), Cell::new((1, 1)));
-        Self { ep, log, records, answered: 0, persisted: 0, persistence, horizons }
+        Self { ep, log, root, records, answered: 0, persisted: 0, persistence, horizons }
     }
 
     async fn resume(&self, contents: Contents) -> Result<Log, LogError> {
@@ -143,6 +149,7 @@ impl Model {
                 self.persisted = answered;
             }
             Step::PowerCut => return self.crash(true, None),
+            Step::Move { leaves } => return self.move_blocks(leaves),
             Step::CrashTwice { until, bytes } => return self.crash(true, Some((until, bytes))),
         }
         Ok(())
@@ -157,6 +164,31 @@ impl Model {
         checkpoint.end(&self.ep).await?;
         self.horizons.set((least.max(horizon), most.max(horizon)));
         Ok(())
+    }
+
+    /// Afterwards all blocks that are not the log's are free, with what was written there.
+    fn move_blocks(&self, leaves: u32) -> Result<(), String> {
+        let space = self.log.space();
+        let used: Vec<_> = space.blocks().map(|(at, _)| at).collect();
+        let mut free = (1..USED_BLOCKS).map(block).filter(|at| !used.contains(at));
+        let selected = |at: GlobalAddr| leaves >> (at.offset() / block(1).offset()) & 1 == 1;
+        let alloc = async |_| free.next().ok_or(LogError::Expired);
+        let blocks = block_on(&self.ep, space.without(selected, alloc)).map_err(|error| error.to_string())?;
+        let enter = async |root| {
+            self.root.set(root);
+            Entered::<LogError>::Yes
+        };
+        match block_on(&self.ep, self.log.move_to(&self.ep, blocks, enter)) {
+            // A WRITE failed.
+            Err(LogError::Fabric(_)) if self.root.get() == space.root() => Ok(()),
+            Err(error) => Err(error.to_string()),
+            Ok(left) => {
+                let is_left = |at: &GlobalAddr| left.iter().any(|(block, _)| block == at);
+                let stays = used.iter().filter(|at| !is_left(at)).all(|&at| !selected(at));
+                let all_there = left.iter().all(|(at, _)| used.contains(at));
+                if stays && all_there { Ok(()) } else { Err(format!("it left {left:?} of {used:?}")) }
+            }
+        }
     }
 
     fn append(&mut self, lane: usize, bytes: usize) -> Result<(), String> {
@@ -196,7 +228,7 @@ impl Model {
         if again.is_none() {
             block_on(&self.ep, self.ep.lose_primary());
         }
-        let mut contents = block_on(&self.ep, read(&self.ep))?;
+        let mut contents = block_on(&self.ep, read(&self.ep, self.root.get()))?;
         let found = values(&contents)?;
         self.check(&found, contents.clock())?;
         if let Some((until, bytes)) = again {
@@ -207,7 +239,7 @@ impl Model {
                 block_on(&self.ep, self.ep.lose_power());
             }
             block_on(&self.ep, self.ep.lose_primary());
-            contents = block_on(&self.ep, read(&self.ep))?;
+            contents = block_on(&self.ep, read(&self.ep, self.root.get()))?;
             let second = values(&contents)?;
             match opened {
                 Opened::Not => self.check(&second, contents.clock())?,

@@ -1,4 +1,4 @@
-//! Any steps: appends, WRITEs that arrive in part, truncations, crashes, losses of power, and both during recovery.
+//! Any steps: appends, WRITEs that arrive in part, truncations, moves to other blocks, crashes, losses of power, and both during recovery.
 
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -17,6 +17,7 @@ fn step() -> impl Strategy<Value = Step> {
         1 => Just(Step::Crash),
         1 => Just(Step::PowerCut),
         1 => Just(Step::Persist),
+        1 => any::<u32>().prop_map(|leaves| Step::Move { leaves }),
         1 => fault().prop_map(|(until, bytes)| Step::CrashTwice { until, bytes }),
     ]
 }
