@@ -421,6 +421,10 @@ impl Commit {
         self.lanes.iter().for_each(|lane| lock(&lane.state).is_frozen = is_frozen);
     }
 
+    pub fn is_frozen(&self) -> bool {
+        self.lanes.iter().any(|lane| lock(&lane.state).is_frozen)
+    }
+
     /// Whether a batch of the lane is not known to be in the log, although its WRITE has begun.
     pub fn is_in_flight(&self, lane: usize) -> bool {
         !lock(&self.lanes[lane].state).posted.is_empty()

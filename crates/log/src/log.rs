@@ -16,7 +16,7 @@ use pando_fabric::defect::defect;
 use pando_fabric::{Endpoint, GlobalAddr, Nanos, Patience};
 
 use crate::commit::{Batch, Commit, Crowded, Reservation, Share};
-use crate::defect::{Defect, OfPower};
+use crate::defect::{Defect, OfMoves, OfPower};
 use crate::disk::{self, Disk, Goal, Persistence};
 use crate::error::{LogError, Result};
 use crate::reader::Contents;
@@ -160,6 +160,11 @@ impl Log {
     /// Number of the last record; numbers rise by one.
     pub fn clock(&self) -> u64 {
         self.commit.clock()
+    }
+
+    /// Whether it takes no more records, since it is not known where it lies ([`Log::move_to`]), or is on its way.
+    pub fn is_frozen(&self) -> bool {
+        self.commit.is_frozen()
     }
 
     /// Bytes that records take, which a checkpoint frees.
@@ -537,6 +542,10 @@ impl Checkpoint<'_> {
     /// [`LogError::NotPersisted`]; errors of the fabric. The space stays in use then.
     pub async fn end<E: Endpoint>(self, ep: &E) -> Result<()> {
         let log = self.log;
+        // A page also counts as written if a record that stays has its image.
+        if !defect(OfMoves::TruncatedBeforeLog) {
+            log.settled(ep, 0, log.clock()).await?;
+        }
         if log.persists() && !defect(OfPower::ControlBeforePages) {
             log.persist_or_fail(disk::persist_all(ep)).await?;
         }

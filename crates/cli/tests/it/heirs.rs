@@ -208,7 +208,7 @@ pub fn beside_clients(cluster: &Cluster, body: impl FnOnce(&[AtomicU64])) -> Vec
 }
 
 /// Stops the compute servers in order. Opened by nobody else, the pool is in order again.
-fn stop(cluster: &Cluster, servers: [Daemon; 2]) {
+fn stop<const N: usize>(cluster: &Cluster, servers: [Daemon; N]) {
     for server in servers {
         server.process.signal("-TERM");
         let ended = server.process.end();
@@ -273,6 +273,43 @@ fn keys_move_between_processes_while_clients_go_on() {
         }
     });
     stop(&cluster, servers);
+}
+
+/// Memory servers join and leave by command; in some rounds the compute server is killed meanwhile, and its heir goes on.
+#[test]
+fn memory_servers_join_and_leave_while_clients_go_on() {
+    let cluster = Cluster::new("1s");
+    let mut server = cluster.compute_server().join().expect("it starts");
+    let mut joined = Vec::new();
+    beside_clients(&cluster, |answered| {
+        for round in 1..=6 {
+            let joins = Daemon::memory_server(&cluster.place, "--grace 1s");
+            cluster.place.ok(&format!("pool add-server --pool {},{}", cluster.pool(), joins.address));
+            joined.push(joins);
+            cluster.place.ok(&format!("pool spread --pool {}", cluster.pool()));
+            await_answers(answered);
+            // The one that joined in the round before leaves.
+            let order = format!("pool drain-server {} --pool {}", round - 1, cluster.pool());
+            if round == 1 {
+                continue;
+            }
+            if round % 2 == 0 {
+                let standby = cluster.compute_server();
+                thread::sleep(Duration::from_millis(300));
+                let (place, order) = (Arc::clone(&cluster.place), order.clone());
+                let ordered = thread::spawn(move || place.run(&order));
+                thread::sleep(Duration::from_millis(40 * round));
+                server.process.signal("-KILL");
+                ordered.join().expect("it ends, either way");
+                server = standby.join().expect("it takes over");
+            }
+            let said = cluster.place.run(&order);
+            let is_drained = |text: &str| text.contains("is drained");
+            assert!(is_drained(&said.stdout) || is_drained(&said.stderr), "{said:?}");
+            await_answers(answered);
+        }
+    });
+    stop(&cluster, [server]);
 }
 
 #[test]

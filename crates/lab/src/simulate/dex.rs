@@ -310,7 +310,7 @@ impl<L: Layout> Index for Dex<L> {
             tree.cache().retire(&worker);
         }
         let logs = trees.iter().filter_map(|tree| tree.config().log.as_deref());
-        let logs: Vec<_> = logs.flat_map(|log| log.space().blocks()).collect();
+        let logs: Vec<_> = logs.flat_map(|log| log.space().blocks().collect::<Vec<_>>()).collect();
         let report = block_on(ep, audit(ep, &trees))?;
         let mut wrong = report.violations.clone();
         if self.case.deaths > 0 {

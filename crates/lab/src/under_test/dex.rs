@@ -351,7 +351,7 @@ impl<L: Layout> SystemUnderTest<SimPort> for Dex<L> {
             leaf_fullness: report.leaf_fullness(),
         };
         let logs = self.trees.iter().filter_map(|tree| tree.config().log.as_ref());
-        let others: Vec<_> = logs.flat_map(|log| log.space().blocks()).collect();
+        let others: Vec<_> = logs.flat_map(|log| log.space().blocks().collect::<Vec<_>>()).collect();
         let leaks =
             block_on(ep, check_blocks(ep, &self.pool, &mut [report], &others)).map_err(pando::Error::from)?;
         audited.violation_count += leaks.len() as u64;

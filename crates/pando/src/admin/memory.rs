@@ -22,7 +22,7 @@ use crate::cluster::Cluster;
 use crate::error::{Error, Result};
 use crate::index::OpenIndexes;
 use crate::local::open::open;
-use crate::local::{IndexData, Servers, logs};
+use crate::local::{IndexData, Servers};
 use crate::options::{OpenOptions, Ownership};
 use crate::place::AnyEndpoint;
 use crate::shared::{PartitionOwner, Shared, Spread, lock};
@@ -150,7 +150,7 @@ impl Cluster {
     /// [`Error::Pool`] for the first memory server, for one that does not exist, and for one that is not
     /// empty in the end because the others are full or because other processes have leases on it;
     /// [`Error::PartitionOwned`] with a process that owns a partition, if it does not move what it has there, or the index has
-    /// its root on the server, or a log; [`Error::SessionsOpen`] for an index whose root is on the server, since a root moves
+    /// its root on the server; [`Error::SessionsOpen`] for an index whose root is on the server, since a root moves
     /// only at rest.
     pub fn drain_memory_server(
         &self,
@@ -168,7 +168,6 @@ impl Cluster {
     ) -> Result<DrainProgress> {
         let shared = &self.shared;
         shared.writable()?;
-        shared.config.check_unlogged(MOVING)?;
         shared.fabric.check_no_copies("draining a memory server")?;
         let registry = lock(&self.registry.open);
         shared.with_endpoint(|ep| {
@@ -226,7 +225,7 @@ impl Cluster {
                 progress(done);
                 true
             };
-            let drained = index.with(|servers| servers.drain(ep, server, &mut tell))?;
+            let drained = index.with(|servers| servers.drain(&self.shared, ep, server, &mut tell))?;
             tell(drained);
         }
         Ok(done)
@@ -254,8 +253,7 @@ impl Cluster {
     /// [look](crate::Index::follow), as compute servers do; this process waits as long as something moves within each deadline.
     ///
     /// # Errors
-    /// [`Error::PartitionOwned`] with a process that owns a partition of an index, if it does not answer, or the index has a log;
-    /// errors of operations. Nodes that were moved stay where they are then.
+    /// [`Error::PartitionOwned`] with a process that owns a partition of an index, if it does not answer; errors of operations. Nodes that were moved stay where they are then.
     pub fn spread_indexes(&self, mut progress: impl FnMut(u64)) -> Result<u64> {
         self.spread_with(&mut progress)
     }
@@ -264,7 +262,6 @@ impl Cluster {
     fn spread_with(&self, progress: &mut dyn FnMut(u64)) -> Result<u64> {
         let shared = &self.shared;
         shared.writable()?;
-        shared.config.check_unlogged(MOVING)?;
         let registry = lock(&self.registry.open);
         shared.with_endpoint(|ep| {
             let Work { here, elsewhere } = self.all_indexes(ep, &registry, |_| false)?;
@@ -346,7 +343,7 @@ impl Cluster {
             }
             let mut own = Ownership::All;
             if let Some(owned) = owned {
-                if moves_root(&record) || logs::bytes_of(shared, ep, record.id)?.is_some() {
+                if moves_root(&record) {
                     return Err(owned);
                 }
                 work.elsewhere.get_or_insert(owned);

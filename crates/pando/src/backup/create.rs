@@ -35,7 +35,6 @@ use crate::error::{BackupError, Error, Result};
 use crate::index::Index;
 use crate::layout::with_layout;
 use crate::local::Servers;
-use crate::local::logs::of_log;
 use crate::local::open::record_at_rest;
 use crate::local::servers::with_ctx;
 use crate::options::Durability;
@@ -294,7 +293,7 @@ impl Work<'_> {
         self.cluster.shared.with_endpoint(|ep| {
             logs.iter()
                 .flatten()
-                .try_for_each(|log| block_on(ep, log.settled(ep, 0, log.clock())).map_err(of_log))
+                .try_for_each(|log| block_on(ep, log.settled(ep, 0, log.clock())).map_err(Error::from))
         })?;
         Ok((moment, parts))
     }

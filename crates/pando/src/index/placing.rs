@@ -23,7 +23,7 @@ const REST: Duration = Duration::from_secs(2);
 
 impl Index {
     /// Leaves memory servers that are drained, and spreads over all that there are for each of `wishes`. Returns the number
-    /// of nodes and long values that were moved. Nodes with a log stay where they are, since it names them by their addresses.
+    /// of nodes and long values that were moved.
     pub(super) fn place_anew(
         &self,
         ep: &AnyEndpoint,
@@ -31,9 +31,6 @@ impl Index {
         wishes: Vec<Spread>,
         goes_on: &dyn Fn() -> bool,
     ) -> Result<u64> {
-        if !servers.logs().is_empty() {
-            return Ok(0);
-        }
         let pool = &self.shared.pool;
         block_on(ep, pool.learn(ep))?;
         let all = (0..pool.servers() as u16).map(MemoryServerId);
@@ -45,7 +42,7 @@ impl Index {
             if self.data.has_left(server, REST) {
                 continue;
             }
-            let drained = servers.drain(ep, server, &mut |_| goes_on())?;
+            let drained = servers.drain(&self.shared, ep, server, &mut |_| goes_on())?;
             block_on(ep, pool.leave_inactive(ep))?;
             if drained.nodes + drained.values == 0 {
                 self.data.note_left(server);

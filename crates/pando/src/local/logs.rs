@@ -10,10 +10,9 @@ use std::sync::Arc;
 use std::thread;
 
 use pando_dex::{LOG_PER_CACHE_BYTE, LOG_SEGMENTS_MIN};
-use pando_fabric::Endpoint;
-use pando_fabric::GlobalAddr;
-use pando_log::{Blocks, Contents, Log, LogError, Options, Persistence, Shape, Space};
-use pando_pool::{IndexRecord, LogChange, LogPlace, Placement, PoolError};
+use pando_fabric::{Endpoint, GlobalAddr, MemoryServerId};
+use pando_log::{Blocks, Contents, Entered, Log, LogError, Options, Persistence, Shape, Space};
+use pando_pool::{IndexRecord, LogChange, LogPlace, Placement, Pool, PoolError};
 use pando_rt::block_on;
 
 use super::persister::Persister;
@@ -102,12 +101,12 @@ fn is_empty(ep: &AnyEndpoint, log: Option<&Space>) -> Result<bool> {
 }
 
 fn read_contents(ep: &AnyEndpoint, space: Space) -> Result<Contents> {
-    block_on(ep, Contents::read(ep, space)).map_err(of_log)
+    block_on(ep, Contents::read(ep, space)).map_err(Error::from)
 }
 
 /// The contents of a log whose writer died, for who redoes it.
 pub(crate) fn read_to_redo(ep: &AnyEndpoint, space: Space) -> Result<Contents> {
-    block_on(ep, Contents::read_to_redo(ep, space)).map_err(of_log)
+    block_on(ep, Contents::read_to_redo(ep, space)).map_err(Error::from)
 }
 
 /// Size of the logs of an index together, if it has any.
@@ -127,6 +126,45 @@ pub(crate) struct OpenLog {
 }
 
 impl OpenLog {
+    /// Moves the log away from a memory server that hands out no blocks. Operations may run.
+    ///
+    /// # Errors
+    /// A full pool, after which the log is where it was; errors of the log and of the catalog.
+    pub fn leave(&self, shared: &Shared, ep: &AnyEndpoint, server: MemoryServerId) -> Result<()> {
+        let (pool, space) = (&shared.pool, self.log.space());
+        let is_there = |at: GlobalAddr| at.server() == server;
+        if !space.blocks().any(|(at, _)| is_there(at)) {
+            return Ok(());
+        }
+        let enter = async |root| {
+            let changes = [LogChange::Set(root), LogChange::Write].map(|change| (self.number, change));
+            match pool.change_logs(ep, space.index_id, &changes).await {
+                Ok(_) => Entered::Yes,
+                // The list may have changed nevertheless.
+                Err(error) => match pool.logs(ep).await {
+                    Ok(logs) if logs.iter().any(|log| log.root == root) => Entered::Yes,
+                    Ok(_) => Entered::No(Error::from(error)),
+                    Err(_) => Entered::Unknown(Error::from(error)),
+                },
+            }
+        };
+        let mut fresh = Vec::new();
+        let moved = block_on(ep, async {
+            let blocks = space.without(is_there, alloc_from(pool, ep, &mut fresh)).await?;
+            self.log.move_to(ep, blocks, enter).await
+        });
+        let unused = match moved {
+            Ok(left) => left,
+            // Either root may be entered, so all blocks stay.
+            Err(error) if self.log.is_frozen() => return Err(error),
+            Err(error) => {
+                free_blocks(pool, ep, fresh)?;
+                return Err(error);
+            }
+        };
+        free_blocks(pool, ep, unused)
+    }
+
     /// Bytes that the index's cache may have.
     pub fn cache_max(&self) -> u64 {
         self.log.space().bytes() / LOG_PER_CACHE_BYTE
@@ -196,7 +234,7 @@ fn resume(shared: &Shared, ep: &AnyEndpoint, contents: Contents, number: u16) ->
     };
     let (patience_ns, verbs_take_ns) = (shared.config.patience_ns(), shared.fabric.verbs_take_ns());
     let options = Options { persistence, patience_ns, verbs_take_ns };
-    let log = Arc::new(block_on(ep, Log::resume(ep, contents, options)).map_err(of_log)?);
+    let log = Arc::new(block_on(ep, Log::resume(ep, contents, options)).map_err(Error::from)?);
     if let Some(lease) = shared.fabric.lease() {
         log.lend(lease);
     }
@@ -207,12 +245,13 @@ fn resume(shared: &Shared, ep: &AnyEndpoint, contents: Contents, number: u16) ->
     Ok(Arc::new(OpenLog { log, number, _persister: persister }))
 }
 
-/// Converts an error of a log.
-pub(crate) fn of_log(error: LogError) -> Error {
-    match error {
-        LogError::Fabric(error) => error.into(),
-        LogError::Damaged { addr, reason } => Error::Pool(PoolError::Corrupt { addr, reason }),
-        error => Error::InvalidOption(error.to_string()),
+impl From<LogError> for Error {
+    fn from(error: LogError) -> Self {
+        match error {
+            LogError::Fabric(error) => error.into(),
+            LogError::Damaged { addr, reason } => Self::Pool(PoolError::Corrupt { addr, reason }),
+            error => Self::InvalidOption(error.to_string()),
+        }
     }
 }
 
@@ -257,7 +296,7 @@ fn find_among(
 }
 
 pub(crate) fn read_space(ep: &AnyEndpoint, place: &LogPlace) -> Result<Space> {
-    block_on(ep, Space::read(ep, place.root)).map_err(of_log)
+    block_on(ep, Space::read(ep, place.root)).map_err(Error::from)
 }
 
 /// An empty log that is in no list.
@@ -266,22 +305,39 @@ fn make(shared: &Shared, ep: &AnyEndpoint, index_id: u32, bytes: u64) -> Result<
     let lanes = lanes_of(bytes / segment_bytes);
     let segments = (bytes / segment_bytes / lanes) as usize;
     let shape = Shape { lanes: lanes as usize, segments, segment_bytes };
-    let mut allocated: Vec<(GlobalAddr, u64)> = Vec::new();
-    let alloc = async |bytes| {
-        let at = pool.alloc(ep, Placement::LeastLoaded, bytes).await?;
-        allocated.push((at, bytes));
-        Ok::<_, Error>(at)
-    };
+    let mut allocated = Vec::new();
     let made = block_on(ep, async {
-        let blocks = Blocks::gather(shape, alloc).await?;
-        Log::create(ep, index_id, blocks).await.map_err(of_log)
+        let blocks = Blocks::gather(shape, alloc_from(pool, ep, &mut allocated)).await?;
+        Log::create(ep, index_id, blocks).await.map_err(Error::from)
     });
     if made.is_err() {
-        for (at, bytes) in allocated {
-            block_on(ep, pool.free(ep, at, bytes))?;
-        }
+        free_blocks(pool, ep, allocated)?;
     }
     made
+}
+
+/// Allocates blocks for a log, and notes them.
+fn alloc_from<'p>(
+    pool: &'p Pool,
+    ep: &'p AnyEndpoint,
+    allocated: &'p mut Vec<(GlobalAddr, u64)>,
+) -> impl AsyncFnMut(u64) -> Result<GlobalAddr> + 'p {
+    async |bytes| {
+        let at = pool.alloc(ep, Placement::LeastLoaded, bytes).await?;
+        allocated.push((at, bytes));
+        Ok(at)
+    }
+}
+
+fn free_blocks(
+    pool: &Pool,
+    ep: &AnyEndpoint,
+    blocks: impl IntoIterator<Item = (GlobalAddr, u64)>,
+) -> Result<()> {
+    for (at, bytes) in blocks {
+        block_on(ep, pool.free(ep, at, bytes))?;
+    }
+    Ok(())
 }
 
 /// Removes the logs of an index whose numbers are not among `kept`. This process owns the whole index: another may be about
@@ -322,10 +378,7 @@ pub(super) fn begin_writing(
 }
 
 fn free(shared: &Shared, ep: &AnyEndpoint, spaces: &[Space]) -> Result<()> {
-    for (addr, bytes) in spaces.iter().flat_map(Space::blocks) {
-        block_on(ep, shared.pool.free(ep, addr, bytes))?;
-    }
-    Ok(())
+    free_blocks(&shared.pool, ep, spaces.iter().flat_map(Space::blocks))
 }
 
 /// Removes the logs of indexes that are gone: a process that dropped them was killed. An earlier process with the attach

@@ -11,12 +11,14 @@ use super::servers::{Servers, with_ctx};
 use crate::error::Result;
 use crate::layout::with_layout;
 use crate::place::AnyEndpoint;
+use crate::shared::Shared;
 
 impl Servers {
     /// Moves all that is on the way to these compute servers' keys off a memory server that the pool drains, and writes it
-    /// back. `progress` is told what is done so far, and ends it by returning `false`.
+    /// back; then their logs. `progress` is told what is done so far, and ends it by returning `false`.
     pub fn drain(
         &self,
+        shared: &Shared,
         ep: &AnyEndpoint,
         server: MemoryServerId,
         progress: &mut dyn FnMut(Drained) -> bool,
@@ -42,6 +44,8 @@ impl Servers {
         if done.nodes > 0 {
             self.flush(ep)?;
         }
+        // The less there is in a log, the less is copied.
+        self.open_logs().try_for_each(|log| log.leave(shared, ep, server))?;
         Ok(done)
     }
 

@@ -11,7 +11,7 @@ use pando_log::{Contents, Log, Options, Persistence, Report};
 use pando_pool::IndexRecord;
 use pando_rt::block_on;
 
-use super::logs::{begin_writing, drop_log, find, of_log, read_to_redo};
+use super::logs::{begin_writing, drop_log, find, read_to_redo};
 use super::open::node_layout_of;
 use crate::error::Result;
 use crate::layout::with_layout;
@@ -97,7 +97,7 @@ impl RedoneLog {
     /// Empties the log, after the allocation was rebuilt.
     pub fn finish(self, ep: &AnyEndpoint) -> Result<()> {
         let options = Options { persistence: Persistence::BeforeAnswer, ..Options::default() };
-        block_on(ep, Log::resume(ep, self.contents, options)).map(drop).map_err(of_log)
+        Ok(block_on(ep, Log::resume(ep, self.contents, options)).map(drop)?)
     }
 }
 

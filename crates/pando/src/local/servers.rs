@@ -96,8 +96,12 @@ impl Servers {
 
     /// The logs of the compute servers, if they have any.
     pub fn logs(&self) -> Vec<Arc<Log>> {
+        self.open_logs().map(|log| Arc::clone(&log.log)).collect()
+    }
+
+    pub fn open_logs(&self) -> impl Iterator<Item = &OpenLog> {
         let running = self.logs.iter().enumerate().filter(|&(number, _)| self.runs(number));
-        running.filter_map(|(_, log)| log.as_ref()).map(|log| Arc::clone(&log.log)).collect()
+        running.filter_map(|(_, log)| log.as_deref())
     }
 
     /// The number in the catalog of the log of a compute server that this process runs.

@@ -459,14 +459,6 @@ impl Config {
         wrong.map_or(Ok(()), |text| Err(Error::InvalidOption(text.to_owned())))
     }
 
-    /// Refuses `what` if this process keeps a log.
-    pub(crate) fn check_unlogged(&self, what: &str) -> Result<()> {
-        match self.durability {
-            Durability::Off => Ok(()),
-            _ => Err(Error::InvalidOption(format!("{what} is in no log; open the pool without one for it"))),
-        }
-    }
-
     /// Configuration of a compute server's cache for nodes of `node_size` bytes.
     pub(crate) fn cache_config(&self, node_size: usize) -> CacheConfig {
         self.cache_options.config(self.cache, node_size)

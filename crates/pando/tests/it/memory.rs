@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
 use pando::{
-    Access, BulkOptions, Cluster, Config, Create, Error, FabricError, IndexOptions, MemoryServer,
+    Access, BulkOptions, Cluster, Config, Create, Durability, Error, FabricError, IndexOptions, MemoryServer,
     MemoryServerConfig, MemoryServerId, OpenOptions, Ownership, PoolError, ServerState,
 };
 
@@ -231,9 +231,13 @@ fn one_memory_server_elsewhere_finds_the_others() {
 }
 
 /// Two owners, each with connections of its own, do what another process wants while they work: they use a memory server that
-/// joins, spread over all of them, and leave one.
+/// joins, spread over all of them, and leave one; with logs, too.
 #[test]
 fn owners_use_a_server_that_joins_and_leave_one_while_they_work() {
+    [Durability::Off, Durability::Process].into_iter().for_each(owners_follow);
+}
+
+fn owners_follow(durability: Durability) {
     const KEYS: u64 = 6_000;
     let start = |_| MemoryServer::start(&MemoryServerConfig::new("127.0.0.1:0").size(BYTES)).expect("a port");
     let servers: Vec<MemoryServer> = (0..4).map(start).collect();
@@ -244,7 +248,7 @@ fn owners_use_a_server_that_joins_and_leave_one_while_they_work() {
     cluster.create_index("n", &halves).expect("new");
     cluster.close().expect("closes");
     let owner = |partition: usize| {
-        let cluster = Cluster::open(config(&[0])).expect("it finds the others");
+        let cluster = Cluster::open(config(&[0]).durability(durability)).expect("it finds the others");
         let own = OpenOptions::default().own(Ownership::Partitions(vec![partition]));
         let index = cluster.open_index_with("n", &own).expect("free");
         (cluster, index)
