@@ -60,7 +60,7 @@ pub use ownership::routing::{Detour, Router, Routes, RoutingTable};
 pub use ownership::scan_range::{ScanRange, Scanned};
 pub use pando_fabric::OffloadPolicy;
 pub use placement::spread::{placement_level, spread_all};
-pub use redo::{Redone, give_back_locks, redo};
+pub use redo::{Redone, give_back_locks, mark_linked, redo};
 pub use smo::split::cut_at;
 pub use tree::journal::{LOG_PER_CACHE_BYTE, LOG_SEGMENTS_MIN};
 pub use tree::{Ctx, Tree, TreeConfig};

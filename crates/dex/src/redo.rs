@@ -9,11 +9,15 @@
 //! back, only if the node is still locked like this: else the writer had written it itself, and others may have changed
 //! it since.
 
+use std::collections::BTreeSet;
+
 use pando_cache::sync::Word;
+use pando_fabric::defect::defect;
 use pando_fabric::{Endpoint, GlobalAddr, PageBuf, WORD, join_all};
-use pando_log::{Change, Contents, Entry, PagePlan, Rewrite, Span, persist_all, plan};
-use pando_pool::ValueRef;
+use pando_log::{Change, Contents, Entry, PagePlan, Record, Rewrite, Span, persist_all, plan};
+use pando_pool::defect::OfReclaim;
 use pando_pool::lock::{unlock_word, unlocked_version};
+use pando_pool::{AttachSlot, Pool, PoolError, ValueRef};
 
 use crate::error::{DexError, Result};
 use crate::layout::{Layout, Stored, header};
@@ -83,10 +87,62 @@ pub async fn redo<L: Layout, E: Endpoint>(
     Ok(redone)
 }
 
+/// Marks all blocks to which a log leads in the bitmaps that its writer stored, which died in attach slot `of`
+/// ([`Pool::mark_allocated`]). To be done before the log is emptied.
+///
+/// # Errors
+/// A damaged log; errors of the fabric, after which it can be done again.
+pub async fn mark_linked<L: Layout, E: Endpoint>(
+    ep: &E,
+    pool: &Pool,
+    layout: L,
+    contents: &Contents,
+    of: AttachSlot,
+) -> Result<()> {
+    let (mut nodes, mut values) = (BTreeSet::new(), Vec::new());
+    for record in contents.records() {
+        match record?.1 {
+            Record::Entry(entry) => {
+                nodes.insert(entry.page);
+                if let Change::PutLong(reference) = entry.change {
+                    values.extend(long_value(reference));
+                }
+            }
+            Record::Pages { images, .. } => {
+                for image in images {
+                    nodes.insert(image.page);
+                    let words = words_of(image.bytes);
+                    let node = Node::new(&layout, &words);
+                    match node.level() {
+                        0 => values.extend((0..node.count()).filter_map(|i| node.long_value(i))),
+                        _ => nodes.extend((0..=node.count()).filter_map(|i| node.child_addr(i))),
+                    }
+                }
+            }
+            Record::Left(_) => {}
+        }
+    }
+    let mut blocks: Vec<_> = nodes.into_iter().map(|node| (node, layout.node_size() as u64)).collect();
+    for value in values {
+        match pool.visit_value_blocks(ep, value, |addr, bytes| blocks.push((addr, bytes))).await {
+            // It was replaced by another one since.
+            Ok(()) | Err(PoolError::ValueChanged { .. } | PoolError::Corrupt { .. }) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    match defect(OfReclaim::LogUnmarked) {
+        true => Ok(()),
+        false => Ok(pool.mark_allocated(ep, of, blocks).await?),
+    }
+}
+
+fn words_of(image: &[u8]) -> Vec<Word> {
+    image.as_chunks().0.iter().map(|word| Word::new(u64::from_le_bytes(*word))).collect()
+}
+
 /// Whether the image is of an owned node with some of the keys that left. That of a shared one is redone under its lock only.
 fn is_left<L: Layout>(layout: L, image: &[u8], left: Span<'_>) -> bool {
-    let words: Vec<Word> =
-        image.as_chunks().0.iter().map(|word| Word::new(u64::from_le_bytes(*word))).collect();
+    let words = words_of(image);
     let left = KeyRange { low: left.low.map(<[u8]>::to_vec), high: left.high.map(<[u8]>::to_vec) };
     header::get(&words, 0) == 0 && !left.is_apart_from_node(Node::new(&layout, &words))
 }
@@ -201,16 +257,18 @@ async fn base_of<L: Layout, E: Endpoint>(
     Ok(page)
 }
 
+/// The long value that a record refers to.
+fn long_value(reference: &[u8]) -> Option<ValueRef> {
+    let words: [[u8; 8]; 3] = reference.as_chunks::<8>().0.try_into().ok()?;
+    ValueRef::from_words(words.map(u64::from_le_bytes))
+}
+
 /// Makes a logged change in a leaf; `None` if that is impossible.
 fn apply<L: Layout>(leaf: NodeMut<'_, L>, entry: &Entry<'_>) -> Option<()> {
     let key = leaf.layout().key(entry.key).ok().filter(|_| leaf.level() == 0)?;
     let stored = match entry.change {
         Change::Put(bytes) => Some(Stored::Inline(bytes)),
-        Change::PutLong(reference) => {
-            let (words, _) = reference.as_chunks::<8>();
-            let words: [[u8; 8]; 3] = words.try_into().ok()?;
-            Some(Stored::Long(ValueRef::from_words(words.map(u64::from_le_bytes))?))
-        }
+        Change::PutLong(reference) => Some(Stored::Long(long_value(reference)?)),
         Change::Remove => None,
     };
     let fits = match (leaf.find(key), stored) {

@@ -235,6 +235,14 @@ impl Pool {
     /// free in any case; if giving back fails, the chunk stays leased for now.
     async fn after_free<E: Endpoint>(&self, ep: &E, block: &Block<'_>, surplus: bool) {
         let (server, class) = (block.server, block.class);
+        // Its bitmap may be being stored.
+        let leasing = match self.inner.keeps_bitmaps {
+            false => None,
+            true => match self.try_leasing(ep, server) {
+                None => return,
+                leasing => leasing,
+            },
+        };
         let chunk = match server.is_active() {
             true if surplus => take_surplus(server, class),
             true => None,
@@ -243,6 +251,7 @@ impl Pool {
         if let Some(chunk) = chunk {
             let _ = self.give_back(ep, server, class, chunk).await;
         }
+        drop(leasing);
     }
 
     #[inline]

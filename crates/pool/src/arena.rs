@@ -4,6 +4,8 @@
 //! across an await. Invariants: `free` counts the clear bits of a chunk; a chunk with a clear bit is listed in
 //! `partial` exactly once; `empty` counts the chunks without a set bit that are not being given back.
 
+use crate::reclaim::Unstored;
+
 /// Allocation bitmap of one leased chunk. Bits beyond its last block are always set.
 #[derive(Debug)]
 pub(crate) struct LocalChunk {
@@ -14,6 +16,9 @@ pub(crate) struct LocalChunk {
     bits: Vec<u64>,
     /// No word before this one has a clear bit.
     first_clear: usize,
+    /// Number of changes so far, and of those that the stored bitmap has.
+    changes: u64,
+    stored: u64,
 }
 
 impl LocalChunk {
@@ -24,7 +29,7 @@ impl LocalChunk {
             *last |= !0 << tail;
         }
         let free = bits.iter().map(|word| word.count_zeros()).sum();
-        Self { chunk, blocks, free, bits, first_clear: 0 }
+        Self { chunk, blocks, free, bits, first_clear: 0, changes: 0, stored: 0 }
     }
 
     pub fn free_blocks(&self) -> u32 {
@@ -48,6 +53,16 @@ impl LocalChunk {
         bits
     }
 
+    pub fn is_unstored(&self) -> bool {
+        self.changes != self.stored
+    }
+
+    /// The bitmap, if it changed since it was stored.
+    pub fn unstored(&self) -> Option<Unstored> {
+        let Self { chunk, changes, .. } = *self;
+        self.is_unstored().then(|| Unstored { chunk, bits: self.stored_bits(), change: changes })
+    }
+
     fn is_allocated(&self, block: u32) -> bool {
         self.bits[(block / 64) as usize] >> (block % 64) & 1 == 1
     }
@@ -63,6 +78,7 @@ impl LocalChunk {
         let bit = word.trailing_ones();
         *word |= 1 << bit;
         self.free -= 1;
+        self.changes += 1;
         Some(self.first_clear as u32 * 64 + bit)
     }
 
@@ -106,6 +122,7 @@ impl LocalChunk {
             self.bits[(block / 64) as usize] |= 1 << (block % 64);
         }
         self.free -= count;
+        self.changes += 1;
     }
 
     /// Frees the block; returns whether it was allocated.
@@ -116,6 +133,7 @@ impl LocalChunk {
         let word = (block / 64) as usize;
         self.bits[word] &= !(1 << (block % 64));
         self.free += 1;
+        self.changes += 1;
         self.first_clear = self.first_clear.min(word);
         true
     }
@@ -213,6 +231,13 @@ impl Arena {
             self.partial.remove(at);
         }
         Some((number, first, count))
+    }
+
+    /// Notes that the bitmap of the chunk at `place` was stored as it was after this change.
+    pub fn note_stored(&mut self, place: u32, change: u64) {
+        if let Some(Some(chunk)) = self.chunks.get_mut(place as usize) {
+            chunk.stored = change;
+        }
     }
 
     /// Frees block `block` of the chunk at `place`.

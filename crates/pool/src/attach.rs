@@ -17,12 +17,14 @@
 
 use std::sync::Arc;
 
+use pando_fabric::defect::defect;
 use pando_fabric::{Chain, Endpoint, GlobalAddr, Nanos, VerbResult};
 
+use crate::defect::OfReclaim;
 use crate::error::{PoolError, Result};
 use crate::io::{buf_of_words, read_words, until_answered};
 use crate::layout::{ATTACH_ENTRY_BYTES, ATTACH_TABLE_AT};
-use crate::process::{AttachSlot, ProcessIdentity};
+use crate::process::{AttachSlot, MAX_ATTACHED, ProcessIdentity};
 
 /// Rights of an attached process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -64,13 +66,17 @@ pub struct AttachOptions {
     /// Longest time that a verb takes, in nanoseconds: leftovers of an operation whose future was dropped
     /// rest this long. Defaults to `wait_ns_max`.
     pub verbs_take_ns: Option<Nanos>,
+    /// Whether the process stores the bitmaps of its chunks, so that others can reclaim them if it dies (`reclaim.rs`). All
+    /// that it links is in a log, or stored before.
+    pub keeps_bitmaps: bool,
 }
 
 impl AttachOptions {
     /// Read and write, with waits of at most five seconds.
     pub fn new(process: ProcessIdentity, is_alive: IsAlive) -> Self {
         let wait_ns_max = 5_000_000_000;
-        Self { process, mode: AttachMode::ReadWrite, is_alive, wait_ns_max, verbs_take_ns: None }
+        let mode = AttachMode::ReadWrite;
+        Self { process, mode, is_alive, wait_ns_max, verbs_take_ns: None, keeps_bitmaps: false }
     }
 
     /// For a pool in the memory of one process, to which no other can attach.
@@ -88,13 +94,19 @@ impl AttachOptions {
         self
     }
 
+    pub fn keeps_bitmaps(mut self, keeps_bitmaps: bool) -> Self {
+        self.keeps_bitmaps = keeps_bitmaps;
+        self
+    }
+
     pub fn verbs_take_ns(mut self, verbs_take_ns: Nanos) -> Self {
         self.verbs_take_ns = Some(verbs_take_ns);
         self
     }
 }
 
-/// State of an entry, in its low byte; the rest of the word is a random number, so that each claim differs.
+/// State of an entry, in the low byte of its word; a random number follows, so that each claim differs, and then how often the
+/// place was retired.
 const CLAIMED: u64 = 1;
 const ATTACHED: u64 = 2;
 const REPAIRING: u64 = 3;
@@ -103,8 +115,18 @@ const COMING: u64 = 4;
 const TAKEN_FOR_DEAD: PoolError =
     PoolError::WaitedTooLong { what: "its own attach entry: others took it for dead" };
 
-pub(crate) fn entry_addr(slot: AttachSlot) -> GlobalAddr {
-    GlobalAddr::new(pando_fabric::MemoryServerId(0), ATTACH_TABLE_AT + u64::from(slot.0) * ATTACH_ENTRY_BYTES)
+const GENERATION_SHIFT: u32 = 48;
+/// In the second word of an entry, above the number of the process.
+const KEEPS_BITMAPS: u64 = 1 << 32;
+
+/// Address of the entry of `slot` in a table with `places` places. Slots of different generations share a place.
+pub(crate) fn entry_addr(places: usize, slot: AttachSlot) -> GlobalAddr {
+    let place = u64::from(slot.0) % places as u64;
+    GlobalAddr::new(pando_fabric::MemoryServerId(0), ATTACH_TABLE_AT + place * ATTACH_ENTRY_BYTES)
+}
+
+fn slot_of(places: usize, place: usize, generation: u64) -> AttachSlot {
+    AttachSlot((place as u64 + places as u64 * generation) as u16)
 }
 
 /// Progress of a complete table entry.
@@ -122,33 +144,47 @@ pub(crate) struct AttachEntry {
     pub slot: AttachSlot,
     pub process: ProcessIdentity,
     pub state: EntryState,
+    pub keeps_bitmaps: bool,
+    at: GlobalAddr,
+    /// How often the place was retired.
+    generation: u64,
     word: u64,
 }
 
 pub(crate) const ENTRY_WORDS: usize = (ATTACH_ENTRY_BYTES / 8) as usize;
 
-/// Reads entry `slot`; `None` if it is not complete.
-pub(crate) async fn read_entry<E: Endpoint>(ep: &E, slot: AttachSlot) -> Result<Option<AttachEntry>> {
-    entry_of(slot, &read_words(ep, entry_addr(slot), ENTRY_WORDS).await?)
+/// Reads the entry of `slot`; `None` if it is not complete, or of another generation.
+pub(crate) async fn read_entry<E: Endpoint>(
+    ep: &E,
+    places: usize,
+    slot: AttachSlot,
+) -> Result<Option<AttachEntry>> {
+    let words = read_words(ep, entry_addr(places, slot), ENTRY_WORDS).await?;
+    let found = entry_of(places, usize::from(slot.0) % places, &words)?;
+    Ok(found.filter(|entry| entry.slot == slot))
 }
 
-fn entry_of(slot: AttachSlot, words: &[u64]) -> Result<Option<AttachEntry>> {
+fn entry_of(places: usize, place: usize, words: &[u64]) -> Result<Option<AttachEntry>> {
+    let generation = words[0] >> GENERATION_SHIFT;
+    let slot = slot_of(places, place, generation);
+    let at = entry_addr(places, slot);
     let state = match words[0] & 0xff {
         0 | CLAIMED => return Ok(None),
         COMING => EntryState::Coming,
         ATTACHED => EntryState::Attached,
         REPAIRING => EntryState::Repairing,
-        _ => return Err(PoolError::Corrupt { addr: entry_addr(slot), reason: "this is no attach entry" }),
+        _ => return Err(PoolError::Corrupt { addr: at, reason: "this is no attach entry" }),
     };
     let process = ProcessIdentity { pid: words[1] as u32, start_time: words[2], host: words[3] };
-    Ok(Some(AttachEntry { slot, process, state, word: words[0] }))
+    let keeps_bitmaps = words[1] & KEEPS_BITMAPS != 0;
+    Ok(Some(AttachEntry { slot, process, state, keeps_bitmaps, at, generation, word: words[0] }))
 }
 
 /// All complete entries of a table with `places` slots.
 pub(crate) async fn read_table<E: Endpoint>(ep: &E, places: usize) -> Result<Vec<AttachEntry>> {
-    let words = read_words(ep, entry_addr(AttachSlot(0)), places * ENTRY_WORDS).await?;
+    let words = read_words(ep, entry_addr(places, AttachSlot(0)), places * ENTRY_WORDS).await?;
     let entries = words.chunks(ENTRY_WORDS).enumerate();
-    entries.filter_map(|(place, words)| entry_of(AttachSlot(place as u16), words).transpose()).collect()
+    entries.filter_map(|(place, words)| entry_of(places, place, words).transpose()).collect()
 }
 
 /// Claims an entry for `process`, to be settled by [`settle_entry`]: a free one or, if there is none until
@@ -156,34 +192,38 @@ pub(crate) async fn read_table<E: Endpoint>(ep: &E, places: usize) -> Result<Vec
 pub(crate) async fn claim_entry<E: Endpoint>(
     ep: &E,
     places: usize,
-    process: ProcessIdentity,
-    mode: AttachMode,
+    options: &AttachOptions,
     deadline: Nanos,
 ) -> Result<AttachEntry> {
-    let salt = ep.random() << 8;
-    let (state, complete) = match mode {
-        AttachMode::Repair => (EntryState::Repairing, salt | REPAIRING),
-        _ => (EntryState::Coming, salt | COMING),
+    let &AttachOptions { process, mode, keeps_bitmaps, .. } = options;
+    let salt = ep.random() << 8 & !(!0 << GENERATION_SHIFT);
+    let (state, coming) = match mode {
+        AttachMode::Repair => (EntryState::Repairing, REPAIRING),
+        _ => (EntryState::Coming, COMING),
     };
-    let table = read_words(ep, entry_addr(AttachSlot(0)), places * ENTRY_WORDS).await?;
+    let table = read_words(ep, entry_addr(places, AttachSlot(0)), places * ENTRY_WORDS).await?;
     let in_state = |state| {
         let words = table.iter().step_by(ENTRY_WORDS).enumerate();
         words.filter(move |(_, word)| **word & 0xff == state)
     };
     for (place, &before) in in_state(0).chain(in_state(CLAIMED)) {
-        while before != 0 && ep.now() < deadline {
+        while before & 0xff != 0 && ep.now() < deadline {
             ep.yield_now().await;
         }
-        let slot = AttachSlot(place as u16);
-        let claimed = salt | CLAIMED;
-        if !swapped(ep, slot, before, claimed, deadline).await? {
+        let at = entry_addr(places, AttachSlot(place as u16));
+        let generation = before >> GENERATION_SHIFT;
+        let marked = generation << GENERATION_SHIFT | salt;
+        let (claimed, complete) = (marked | CLAIMED, marked | coming);
+        if !swapped(ep, at, before, claimed, deadline).await? {
             continue;
         }
-        let entry = AttachEntry { slot, process, state, word: complete };
-        let identity = [u64::from(process.pid), process.start_time, process.host];
+        let slot = slot_of(places, place, generation);
+        let entry = AttachEntry { slot, process, state, keeps_bitmaps, at, generation, word: complete };
+        let flag = if keeps_bitmaps { KEEPS_BITMAPS } else { 0 };
+        let identity = [u64::from(process.pid) | flag, process.start_time, process.host];
         let completed = until_answered(ep, deadline, async || {
-            let identify = Chain::new().write(entry_addr(slot).add(8), buf_of_words(ep, &identity));
-            match ep.submit(identify.compare_swap(entry_addr(slot), claimed, complete)).await?.pop() {
+            let identify = Chain::new().write(at.add(8), buf_of_words(ep, &identity));
+            match ep.submit(identify.compare_swap(at, claimed, complete)).await?.pop() {
                 Some(VerbResult::Word(before)) if before == claimed || before == complete => Ok(()),
                 _ => Err(TAKEN_FOR_DEAD),
             }
@@ -199,17 +239,17 @@ pub(crate) async fn claim_entry<E: Endpoint>(
     Err(PoolError::AttachTableFull { max: places })
 }
 
-/// Changes the word of entry `slot` from `before` to `new`, which is this process's own; `false` if it is
+/// Changes the word of the entry at `at` from `before` to `new`, which is this process's own; `false` if it is
 /// neither.
 async fn swapped<E: Endpoint>(
     ep: &E,
-    slot: AttachSlot,
+    at: GlobalAddr,
     before: u64,
     new: u64,
     deadline: Nanos,
 ) -> Result<bool> {
     // Without an answer, the word tells.
-    let swap = async || Ok(ep.compare_swap(entry_addr(slot), before, new).await?);
+    let swap = async || Ok(ep.compare_swap(at, before, new).await?);
     let found = until_answered(ep, deadline, swap).await?;
     Ok(found == before || found == new)
 }
@@ -222,7 +262,7 @@ pub(crate) async fn settle_entry<E: Endpoint>(
 ) -> Result<()> {
     if entry.state == EntryState::Coming {
         let word = entry.word & !0xff | ATTACHED;
-        if !swapped(ep, entry.slot, entry.word, word, deadline).await? {
+        if !swapped(ep, entry.at, entry.word, word, deadline).await? {
             return Err(TAKEN_FOR_DEAD);
         }
         (entry.state, entry.word) = (EntryState::Attached, word);
@@ -232,12 +272,12 @@ pub(crate) async fn settle_entry<E: Endpoint>(
 
 /// Clears `entry`, in whatever state, unless it belongs to another claim by now.
 pub(crate) async fn clear_entry<E: Endpoint>(ep: &E, entry: &AttachEntry, deadline: Nanos) -> Result<()> {
-    let at = entry_addr(entry.slot);
+    let (at, free) = (entry.at, entry.free_word());
     until_answered(ep, deadline, async || {
         let mut word = entry.word;
         // A failed step may have taken effect.
-        while word >> 8 == entry.word >> 8 && word != 0 {
-            match ep.compare_swap(at, word, 0).await? {
+        while word >> 8 == entry.word >> 8 && word != free {
+            match ep.compare_swap(at, word, free).await? {
                 before if before == word => break,
                 before => word = before,
             }
@@ -249,10 +289,29 @@ pub(crate) async fn clear_entry<E: Endpoint>(ep: &E, entry: &AttachEntry, deadli
 
 /// Persists `entry`, or the fact that it was cleared.
 pub(crate) async fn persist_entry<E: Endpoint>(ep: &E, entry: &AttachEntry) -> Result<()> {
-    Ok(ep.persist(entry_addr(entry.slot), ATTACH_ENTRY_BYTES).await?)
+    Ok(ep.persist(entry.at, ATTACH_ENTRY_BYTES).await?)
+}
+
+/// Clears the entry of a dead process, and gives its place the next generation.
+pub(crate) async fn retire_entry<E: Endpoint>(
+    ep: &E,
+    places: usize,
+    entry: &AttachEntry,
+    deadline: Nanos,
+) -> Result<()> {
+    // As many as there are numbers of slots for.
+    let next = (entry.generation + 1) % (MAX_ATTACHED / places) as u64;
+    let generation = if defect(OfReclaim::SameGeneration) { entry.generation } else { next };
+    clear_entry(ep, &AttachEntry { generation, ..*entry }, deadline).await?;
+    persist_entry(ep, entry).await
 }
 
 impl AttachEntry {
+    /// Word of the entry once it is free: the generation of its place, and the state 0.
+    fn free_word(&self) -> u64 {
+        self.generation << GENERATION_SHIFT
+    }
+
     pub fn is_alive(&self, is_alive: &IsAlive) -> bool {
         is_alive(&self.process)
     }
@@ -291,7 +350,7 @@ pub(crate) async fn judge_table<E: Endpoint>(
     }
     if mine.is_some() {
         for entry in entries.iter().filter(|entry| mine != Some(entry.slot) && entry.never_came(is_alive)) {
-            swapped(ep, entry.slot, entry.word, 0, deadline).await?;
+            swapped(ep, entry.at, entry.word, entry.free_word(), deadline).await?;
         }
     }
     Ok(())

@@ -132,17 +132,19 @@ impl Pool {
     /// # Errors
     /// As [`Pool::open_index`].
     pub async fn list_indexes<E: Endpoint>(&self, ep: &E) -> Result<Vec<IndexRecord>> {
-        self.look_at_catalog(ep, async || {
-            let mut records = Vec::new();
-            for directory in self.directories(ep).await? {
-                for (_, at) in directory.entries {
-                    let block = self.read_record(ep, at).await?;
-                    records.push(self.load(ep, block).await?);
-                }
+        self.look_at_catalog(ep, async || self.records(ep).await).await
+    }
+
+    /// [`Pool::list_indexes`] for a caller that holds the catalog lock, or looks whether anything changed.
+    pub(crate) async fn records<E: Endpoint>(&self, ep: &E) -> Result<Vec<IndexRecord>> {
+        let mut records = Vec::new();
+        for directory in self.directories(ep).await? {
+            for (_, at) in directory.entries {
+                let block = self.read_record(ep, at).await?;
+                records.push(self.load(ep, block).await?);
             }
-            Ok(records)
-        })
-        .await
+        }
+        Ok(records)
     }
 
     /// Removes the index named `name` from the catalog. The caller must free its nodes, to which the returned

@@ -97,8 +97,16 @@ impl Pool {
             ep.yield_now().await;
         }
         let leasing = Leasing(&server.leasing);
+        ep.sleep_until(server.rests_until.load(Relaxed)).await;
         self.settle(ep, server).await?;
         Ok(leasing)
+    }
+
+    /// [`Pool::begin_leasing`], if nobody is at it.
+    pub(crate) fn try_leasing<'a, E: Endpoint>(&self, ep: &E, server: &'a Server) -> Option<Leasing<'a>> {
+        let is_free = server.leasing.compare_exchange(false, true, Acquire, Relaxed).is_ok();
+        let leasing = is_free.then(|| Leasing(&server.leasing))?;
+        (ep.now() >= server.rests_until.load(Relaxed)).then_some(leasing)
     }
 
     /// Undoes leases that a failed verb left in the pool. The caller has the right to lease on `server`.
@@ -330,7 +338,7 @@ impl Pool {
     }
 
     /// The same for one chunk.
-    async fn harvest_chunk<E: Endpoint>(&self, ep: &E, server: &Server, class: u8, chunk: u32) -> Result<()> {
+    pub(crate) async fn harvest_chunk<E: Endpoint>(&self, ep: &E, server: &Server, class: u8, chunk: u32) -> Result<()> {
         let at = server.geometry.freed_bits(chunk);
         let words = read_words(ep, at, server.geometry.bitmap_words(class)).await?;
         for (word, seen) in words.into_iter().enumerate().filter(|&(_, seen)| seen != 0) {
@@ -475,7 +483,7 @@ impl Pool {
     }
 
     /// One transition: swaps the descriptor of `chunk` from `from` to `to`.
-    async fn swap<E: Endpoint>(
+    pub(crate) async fn swap<E: Endpoint>(
         &self,
         ep: &E,
         server: &Server,
@@ -530,12 +538,12 @@ fn last_unsettled(server: &Server) -> Option<(u32, u64)> {
     unsettled(server).last().copied()
 }
 
-fn leave_unsettled(server: &Server, chunk: u32, wanted: u64, error: PoolError) -> PoolError {
+pub(crate) fn leave_unsettled(server: &Server, chunk: u32, wanted: u64, error: PoolError) -> PoolError {
     unsettled(server).push((chunk, wanted));
     error
 }
 
-fn insert(server: &Server, class: u8, chunk: LocalChunk) {
+pub(crate) fn insert(server: &Server, class: u8, chunk: LocalChunk) {
     let bytes = u64::from(chunk.allocated_blocks()) * size_of_class(class);
     server.own_bytes.fetch_add(bytes as i64, Relaxed);
     let number = chunk.chunk;

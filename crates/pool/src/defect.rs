@@ -24,6 +24,25 @@ impl Defect {
     pub const ALL: [Self; 3] = [Self::FreeLinked, Self::FormatJoined, Self::DetachOwing];
 }
 
+/// A step that is skipped on the way to what a dead process leased (`reclaim.rs`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OfReclaim {
+    /// Bitmaps are not stored when records of the log are dropped.
+    Unstored,
+    /// Blocks to which the log leads are not marked.
+    LogUnmarked,
+    /// The blocks of the catalog are not marked.
+    CatalogUnmarked,
+    /// The next process in the place gets the slot of the dead one.
+    SameGeneration,
+}
+
+impl defect::Defect for OfReclaim {
+    fn number(self) -> u8 {
+        self as u8
+    }
+}
+
 impl defect::Defect for Defect {
     fn number(self) -> u8 {
         self as u8

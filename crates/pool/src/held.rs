@@ -240,7 +240,7 @@ impl Pool {
     /// # Errors
     /// Errors of verbs.
     pub async fn is_abandoned<E: Endpoint>(&self, ep: &E, slot: AttachSlot) -> Result<bool> {
-        if Some(slot) == self.slot() || usize::from(slot.0) >= self.inner.max_attached {
+        if Some(slot) == self.slot() {
             return Ok(false);
         }
         match self.live_process(ep, slot).await {

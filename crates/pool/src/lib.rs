@@ -50,6 +50,7 @@ mod notice;
 mod pool;
 mod process;
 mod rebuild;
+mod reclaim;
 mod record;
 mod ring;
 mod twin;

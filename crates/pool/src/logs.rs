@@ -84,7 +84,7 @@ impl Pool {
     }
 
     /// Address of the block that lists the logs, null if there are none, and the logs.
-    async fn list_of_logs<E: Endpoint>(&self, ep: &E) -> Result<(GlobalAddr, Vec<LogPlace>)> {
+    pub(crate) async fn list_of_logs<E: Endpoint>(&self, ep: &E) -> Result<(GlobalAddr, Vec<LogPlace>)> {
         let raw = ep.read_word(self.logs_word()).await?;
         let corrupt = |addr| PoolError::Corrupt { addr, reason: "it is no list of logs" };
         let at = GlobalAddr::from_raw(raw).ok_or_else(|| corrupt(self.logs_word()))?;
@@ -199,7 +199,12 @@ impl Pool {
     /// As for [`Pool::logs`].
     pub async fn logs_block<E: Endpoint>(&self, ep: &E) -> Result<Option<(GlobalAddr, u64)>> {
         let (at, logs) = self.list_of_logs(ep).await?;
-        Ok((!at.is_null()).then(|| (at, bytes_of_list(logs.len()))))
+        Ok(self.block_of_logs(at, &logs))
+    }
+
+    /// [`Pool::logs_block`] of a list.
+    pub(crate) fn block_of_logs(&self, at: GlobalAddr, logs: &[LogPlace]) -> Option<(GlobalAddr, u64)> {
+        (!at.is_null()).then(|| (at, bytes_of_list(logs.len())))
     }
 }
 

@@ -9,7 +9,7 @@
 use pando_fabric::{Endpoint, GlobalAddr, MemoryServerId};
 
 use crate::alloc::Placement;
-use crate::attach::{self, ENTRY_WORDS, EntryState, entry_addr};
+use crate::attach::{self, ENTRY_WORDS, EntryState};
 use crate::error::{PoolError, Result};
 use crate::io::{checksum, read_words, write_words};
 use crate::pool::Pool;
@@ -30,6 +30,8 @@ pub struct Attached {
     pub process: ProcessIdentity,
     /// `false` if the process ended without detaching.
     pub is_alive: bool,
+    /// Whether others can [reclaim](Pool::reclaim) what it leased.
+    pub keeps_bitmaps: bool,
     /// Its notice; empty if there is none.
     pub notice: Vec<u8>,
 }
@@ -47,10 +49,10 @@ impl Pool {
             return Ok(());
         }
         let new = self.put_value(ep, PLACEMENT, notice).await?;
-        let salt = ep.read_word(entry_addr(slot)).await? >> 8;
+        let salt = ep.read_word(self.entry_addr(slot)).await? >> 8;
         let mut words = new.to_words().to_vec();
         words.push(self.notice_checksum(salt, &words));
-        let written = write_words(ep, entry_addr(slot).add(NOTICE_AT), &words).await;
+        let written = write_words(ep, self.entry_addr(slot).add(NOTICE_AT), &words).await;
         if let Err(error) = written {
             // Do not free the notice that the entry refers to now. If that is not known, both stay allocated.
             return match self.notice_ref(ep, slot).await {
@@ -79,7 +81,8 @@ impl Pool {
                 continue;
             }
             let notice = self.notice_of(ep, slot).await?;
-            processes.push(Attached { slot, process, is_alive, notice });
+            let keeps_bitmaps = entry.keeps_bitmaps;
+            processes.push(Attached { slot, process, is_alive, keeps_bitmaps, notice });
         }
         Ok(processes)
     }
@@ -114,10 +117,14 @@ impl Pool {
         Ok(notice)
     }
 
+    fn entry_addr(&self, slot: AttachSlot) -> GlobalAddr {
+        attach::entry_addr(self.inner.max_attached, slot)
+    }
+
     /// The value that the entry refers to; `None` if there is none.
-    async fn notice_ref<E: Endpoint>(&self, ep: &E, slot: AttachSlot) -> Result<Option<ValueRef>> {
+    pub(crate) async fn notice_ref<E: Endpoint>(&self, ep: &E, slot: AttachSlot) -> Result<Option<ValueRef>> {
         for _ in 0..READS_MAX {
-            let words = read_words(ep, entry_addr(slot), ENTRY_WORDS).await?;
+            let words = read_words(ep, self.entry_addr(slot), ENTRY_WORDS).await?;
             let reference = &words[NOTICE_AT as usize / 8..ENTRY_WORDS - 1];
             if words[ENTRY_WORDS - 1] == self.notice_checksum(words[0] >> 8, reference) {
                 return Ok(ValueRef::from_words([reference[0], reference[1], reference[2]]));

@@ -94,6 +94,8 @@ pub(crate) struct Inner {
     process: ProcessIdentity,
     /// `None` in modes without an attach slot.
     entry: Option<AttachEntry>,
+    /// Bitmaps of leased chunks are stored; see `reclaim.rs`.
+    pub keeps_bitmaps: bool,
     detached: AtomicBool,
     /// Chunks leased so far; determines when loads are refreshed.
     pub leases: AtomicU32,
@@ -123,6 +125,8 @@ pub(crate) struct Server {
     pub arenas: Box<[Mutex<Arena>]>,
     /// Set while a worker leases a chunk: one at a time, so that the others wait instead of leasing one each.
     pub leasing: AtomicBool,
+    /// Until this time bitmaps may still be stored by verbs that were cut off.
+    pub rests_until: AtomicU64,
     /// Chunks of which this process may hold an unused lease because a verb failed, with the descriptor that
     /// each must get. Settled before anything else is leased.
     pub unsettled: Mutex<Vec<(u32, u64)>>,
@@ -144,6 +148,7 @@ impl Server {
             held: words(),
             arenas: (0..CLASSES).map(|_| Mutex::new(Arena::default())).collect(),
             leasing: AtomicBool::new(false),
+            rests_until: AtomicU64::new(0),
             unsettled: Mutex::new(Vec::new()),
             own_bytes: AtomicI64::new(0),
             other_bytes: AtomicU64::new(0),
@@ -219,7 +224,8 @@ impl Pool {
     /// [`PoolError::InUse`], [`PoolError::BeingRepaired`], [`PoolError::AttachTableFull`].
     pub async fn attach<E: Endpoint>(ep: &E, options: AttachOptions) -> Result<Self> {
         let superblocks = read_superblocks(ep).await?;
-        let AttachOptions { process, mode, is_alive, wait_ns_max, verbs_take_ns } = options;
+        let AttachOptions { process, mode, is_alive, wait_ns_max, verbs_take_ns, keeps_bitmaps } =
+            options.clone();
         let places = superblocks[0].max_attached;
         let entry = match mode {
             AttachMode::ReadOnlyUnclean => None,
@@ -228,7 +234,7 @@ impl Pool {
                 attach::judge_table(ep, places, None, mode, &is_alive, deadline).await?;
                 None
             }
-            _ => Some(claim(ep, places, process, mode, &is_alive, wait_ns_max).await?),
+            _ => Some(claim(ep, places, &options).await?),
         };
         let pool = Self {
             inner: Arc::new(Inner {
@@ -248,6 +254,7 @@ impl Pool {
                 verbs_take: verbs_take_ns.unwrap_or(wait_ns_max),
                 process,
                 entry,
+                keeps_bitmaps,
                 detached: AtomicBool::new(false),
                 leases: AtomicU32::new(0),
                 stray_frees: StrayFrees::default(),
@@ -417,10 +424,7 @@ impl Pool {
         ep: &E,
         slot: AttachSlot,
     ) -> Result<Option<ProcessIdentity>> {
-        if slot.0 as usize >= self.inner.max_attached {
-            return Ok(None);
-        }
-        match attach::read_entry(ep, slot).await? {
+        match attach::read_entry(ep, self.inner.max_attached, slot).await? {
             Some(entry) if Some(slot) == self.slot() || entry.is_alive(&self.inner.is_alive) => {
                 Ok(Some(entry.process))
             }
@@ -577,13 +581,11 @@ pub(crate) async fn read_superblock<E: Endpoint>(ep: &E, region: RegionInfo) -> 
 async fn claim<E: Endpoint>(
     ep: &E,
     places: usize,
-    process: ProcessIdentity,
-    mode: AttachMode,
-    is_alive: &IsAlive,
-    wait_ns_max: Nanos,
+    options: &AttachOptions,
 ) -> Result<AttachEntry> {
+    let &AttachOptions { mode, ref is_alive, wait_ns_max, .. } = options;
     let deadline = ep.wait_until(ep.now(), wait_ns_max);
-    let mut mine = attach::claim_entry(ep, places, process, mode, deadline).await?;
+    let mut mine = attach::claim_entry(ep, places, options, deadline).await?;
     let judged = async {
         attach::judge_table(ep, places, Some(mine.slot), mode, is_alive, deadline).await?;
         attach::settle_entry(ep, &mut mine, deadline).await

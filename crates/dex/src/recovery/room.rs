@@ -123,6 +123,8 @@ async fn checkpoint<L: Layout, E: Endpoint>(
     let checkpoint = checkpoint.extended();
     let shape = journal::shape(tree, Share::All);
     let written = tree.cache.flush(ctx.worker, ctx.ep, shape).await?;
+    // What is allocated from here on is in records that stay.
+    tree.pool.store_bitmaps(ctx.ep).await?;
     checkpoint.end(ctx.ep).await?;
     Ok(Some(written))
 }

@@ -4,7 +4,8 @@
 //! their futures are dropped, and no verb is begun for them. What they had begun may still take effect for a while, as
 //! before the process is fenced off; only then it counts as dead. The operations at other compute servers go on, and meet
 //! nodes that it had locked. The slot that noticed first is the heir, which may come late: a new process, which redoes
-//! the log, with the faults of the seed going on, becomes its writer, and opens the tree with an empty cache. An heir may
+//! the log, with the faults of the seed going on, becomes its writer, reclaims what the dead had leased, and opens the tree with an
+//! empty cache. An heir may
 //! die as well, and the next one begins anew. Several compute servers may be dead at a time.
 //!
 //! What a log must repair is there for moments only. So most deaths have a *doom*: they follow an operation that has just
@@ -16,7 +17,7 @@ use std::sync::Arc;
 
 use pando_cache::Cache;
 use pando_dex::layout::Layout;
-use pando_dex::{Ctx, DexError, LOG_PER_CACHE_BYTE, Tree, TreeConfig, redo};
+use pando_dex::{Ctx, DexError, LOG_PER_CACHE_BYTE, Tree, TreeConfig, mark_linked, redo};
 use pando_fabric::{Endpoint, FabricError, GlobalAddr, Nanos};
 use pando_log::{Contents, Log, LogError, Options, Shape, Space};
 use pando_pool::lock::lock_owner;
@@ -323,8 +324,18 @@ async fn heir<L: Layout>(
     let ep = &client.ep;
     let pool = Pool::attach(ep, client.index.processes.attach_options(&client.setup, pid)).await?;
     let config = dead.tree.config();
-    let log = resumed(client, redone(client, config).await?).await?;
+    let contents = redone(client, config).await?;
+    let logs = pool.logs(ep).await?;
+    if let Some(writer) = logs.iter().find(|log| log.is_of(INDEX, server as u16)).and_then(|log| log.writer) {
+        mark_linked(ep, &pool, client.index.layout, &contents, writer).await?;
+    }
+    let log = resumed(client, contents).await?;
     pool.change_logs(ep, INDEX, &[(server as u16, LogChange::Write)]).await?;
+    for other in pool.processes(ep).await? {
+        if !other.is_alive {
+            pool.reclaim(ep, other.slot, &[]).await?;
+        }
+    }
     let tree = reopened(client, &pool, TreeConfig { log: Some(log), ..config.clone() }).await?;
     Ok(Life::new(pid, pool, tree))
 }

@@ -42,5 +42,6 @@ impl Processes {
         AttachOptions::new(ProcessIdentity { pid, start_time: 1, host: 1 }, Arc::new(is_alive))
             .wait_ns_max(PATIENCE_NS)
             .verbs_take_ns(setup.verbs_take_ns())
+            .keeps_bitmaps(true)
     }
 }

@@ -21,7 +21,7 @@ use super::repartition::{FLUSH_SHARES, check_key, plan};
 use super::{Index, move_record};
 use crate::error::{Error, Result};
 use crate::layout::with_layout;
-use crate::local::Servers;
+use crate::local::{Servers, dead};
 use crate::local::servers::with_ctx;
 use crate::place::AnyEndpoint;
 use crate::shared::{PartitionOwner, Shared, Wish};
@@ -40,6 +40,7 @@ impl Index {
     /// Makes the moves that are due: gives keys away for which another process has [asked](crate::Cluster::ask_to_move_boundary),
     /// takes over those that the catalog gives to this process, leaves memory servers that are
     /// [drained](crate::Cluster::drain_memory_server), and [spreads](crate::Cluster::spread_indexes) over all of them if that is wished.
+    /// It also takes over what processes with logs had leased that died, once their indexes have heirs.
     /// Compute servers call it again and again; it costs a look at the catalog, at the attach table and at the membership of the pool. Moves between memory
     /// servers take long; they end early once `goes_on` returns `false`.
     ///
@@ -55,6 +56,8 @@ impl Index {
             for wish in self.shared.wishes(&attached, self.name()) {
                 boundaries += usize::from(self.fulfil(ep, &servers, &wish)?);
             }
+            // Others may be at it, or a table may be changing: it is done at a later look then.
+            let _ = dead::reclaim(&self.shared, ep, &attached);
             let wishes = self.shared.spread_wishes(&attached, self.name());
             Ok(Followed { boundaries, nodes: self.place_anew(ep, &servers, wishes, goes_on)? })
         })

@@ -76,7 +76,7 @@ fn remake(shared: &Shared, ep: &AnyEndpoint, record: &IndexRecord, partitions: &
     let logs = block_on(ep, shared.pool.logs(ep))?;
     let (mut made, mut changes, mut old) = (Vec::new(), Vec::new(), Vec::new());
     for &partition in partitions {
-        let had = find_among(ep, &logs, record, partition)?;
+        let had = space_among(ep, &logs, record, partition)?;
         if had.as_ref().map(Space::bytes) == wanted || !is_empty(ep, had.as_ref())? {
             continue;
         }
@@ -178,7 +178,7 @@ impl OpenLog {
 pub(super) fn check_at_rest(shared: &Shared, ep: &AnyEndpoint, record: &IndexRecord) -> Result<()> {
     let logs = block_on(ep, shared.pool.logs(ep))?;
     for partition in 0..record.owners.len() {
-        let space = find_among(ep, &logs, record, partition)?;
+        let space = space_among(ep, &logs, record, partition)?;
         if !shared.looking() && !is_empty(ep, space.as_ref())? {
             let reason = "its log holds changes that are not in its nodes; open it for writing first";
             return Err(bad(record, reason));
@@ -204,8 +204,8 @@ pub(super) fn open_log(
     if shared.read_only() || shared.config.durability == Durability::Off {
         return Ok(None);
     }
-    let space = find(shared, ep, record, partition)?.ok_or_else(|| bad(record, "one of its logs is gone"))?;
-    let contents = read_contents(ep, space)?;
+    let place = find(shared, ep, record, partition)?.ok_or_else(|| bad(record, "one of its logs is gone"))?;
+    let contents = read_contents(ep, read_space(ep, &place)?)?;
     if !contents.is_empty() {
         return Err(bad(record, "its log holds changes that are not in its nodes"));
     }
@@ -275,24 +275,27 @@ fn lanes_of(segments: u64) -> u64 {
     (segments / LOG_SEGMENTS_MIN).clamp(1, processors)
 }
 
-/// The log of a partition.
+/// Where the log of a partition is.
 pub(super) fn find(
     shared: &Shared,
     ep: &AnyEndpoint,
     record: &IndexRecord,
     partition: usize,
-) -> Result<Option<Space>> {
-    find_among(ep, &block_on(ep, shared.pool.logs(ep))?, record, partition)
+) -> Result<Option<LogPlace>> {
+    Ok(find_among(&block_on(ep, shared.pool.logs(ep))?, record, partition).copied())
 }
 
-fn find_among(
+fn find_among<'l>(logs: &'l [LogPlace], record: &IndexRecord, partition: usize) -> Option<&'l LogPlace> {
+    logs.iter().find(|log| log.is_of(record.id, record.logs[partition]))
+}
+
+fn space_among(
     ep: &AnyEndpoint,
     logs: &[LogPlace],
     record: &IndexRecord,
     partition: usize,
 ) -> Result<Option<Space>> {
-    let place = logs.iter().find(|log| log.is_of(record.id, record.logs[partition]));
-    place.map(|place| read_space(ep, place)).transpose()
+    find_among(logs, record, partition).map(|place| read_space(ep, place)).transpose()
 }
 
 pub(crate) fn read_space(ep: &AnyEndpoint, place: &LogPlace) -> Result<Space> {

@@ -8,10 +8,10 @@ use std::time::{Duration, Instant};
 
 use pando_dex::Redone;
 use pando_log::{Contents, Log, Options, Persistence, Report};
-use pando_pool::IndexRecord;
+use pando_pool::{AttachSlot, IndexRecord};
 use pando_rt::block_on;
 
-use super::logs::{begin_writing, drop_log, find, read_to_redo};
+use super::logs::{begin_writing, drop_log, find, read_space, read_to_redo};
 use super::open::node_layout_of;
 use crate::error::Result;
 use crate::layout::with_layout;
@@ -70,12 +70,15 @@ pub(super) fn settle(
 ) -> Result<Option<Recovery>> {
     let (started, mut recovered) = (Instant::now(), None);
     for &partition in partitions {
-        let Some(space) = find(shared, ep, record, partition)? else { continue };
-        let contents = read_to_redo(ep, space)?;
+        let Some(place) = find(shared, ep, record, partition)? else { continue };
+        let contents = read_to_redo(ep, read_space(ep, &place)?)?;
         if !contents.is_empty() {
             let pages = |done, total| shared.config.report_recovery(RecoveryProgress::Pages { done, total });
             let redone = redo(ep, contents, record, pages)?;
             recovered.get_or_insert_with(Recovery::default).add(&redone);
+            if let Some(dead) = place.writer {
+                redone.mark_linked(shared, ep, record, dead)?;
+            }
             redone.finish(ep)?;
         }
         if shared.config.durability == Durability::Off {
@@ -94,6 +97,20 @@ pub(crate) struct RedoneLog {
 }
 
 impl RedoneLog {
+    /// Marks what the dead writer of the log allocated, so that its chunks can be [reclaimed](super::dead::reclaim).
+    fn mark_linked(
+        &self,
+        shared: &Shared,
+        ep: &AnyEndpoint,
+        record: &IndexRecord,
+        dead: AttachSlot,
+    ) -> Result<()> {
+        with_layout!(node_layout_of(record)?, |layout| {
+            block_on(ep, pando_dex::mark_linked(ep, &shared.pool, layout, &self.contents, dead))?
+        });
+        Ok(())
+    }
+
     /// Empties the log, after the allocation was rebuilt.
     pub fn finish(self, ep: &AnyEndpoint) -> Result<()> {
         let options = Options { persistence: Persistence::BeforeAnswer, ..Options::default() };

@@ -477,7 +477,8 @@ impl Config {
     /// which is half of the patience: an operation has time to wait for them.
     pub(crate) fn waiting(&self, options: AttachOptions) -> AttachOptions {
         let verbs_take = self.access.of_verb().as_nanos() as u64;
-        options.wait_ns_max(self.patience_ns()).verbs_take_ns(verbs_take)
+        let keeps_bitmaps = self.durability != Durability::Off;
+        options.wait_ns_max(self.patience_ns()).verbs_take_ns(verbs_take).keeps_bitmaps(keeps_bitmaps)
     }
 
     /// Nanoseconds after which an operation begins nothing that may take long. The remaining time is for what
