@@ -7,5 +7,5 @@ source ci/optional.sh
 
 cargo clippy "${optional[@]}" --all-targets -- -D warnings
 cargo test "${optional[@]}" --test it -- \
-    defects:: schedules:: left_locks:: killed:: record_batches object bad_input
+    defects:: schedules:: left_locks:: killed:: reclaim:: record_batches object bad_input
 KILLED_TIMES=15 cargo test "${optional[@]}" --test killed

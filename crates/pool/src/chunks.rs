@@ -338,7 +338,13 @@ impl Pool {
     }
 
     /// The same for one chunk.
-    pub(crate) async fn harvest_chunk<E: Endpoint>(&self, ep: &E, server: &Server, class: u8, chunk: u32) -> Result<()> {
+    pub(crate) async fn harvest_chunk<E: Endpoint>(
+        &self,
+        ep: &E,
+        server: &Server,
+        class: u8,
+        chunk: u32,
+    ) -> Result<()> {
         let at = server.geometry.freed_bits(chunk);
         let words = read_words(ep, at, server.geometry.bitmap_words(class)).await?;
         for (word, seen) in words.into_iter().enumerate().filter(|&(_, seen)| seen != 0) {

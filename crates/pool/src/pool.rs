@@ -578,11 +578,7 @@ pub(crate) async fn read_superblock<E: Endpoint>(ep: &E, region: RegionInfo) -> 
 }
 
 /// Claims an entry first and checks the others then, so that of two processes at least one sees the other.
-async fn claim<E: Endpoint>(
-    ep: &E,
-    places: usize,
-    options: &AttachOptions,
-) -> Result<AttachEntry> {
+async fn claim<E: Endpoint>(ep: &E, places: usize, options: &AttachOptions) -> Result<AttachEntry> {
     let &AttachOptions { mode, ref is_alive, wait_ns_max, .. } = options;
     let deadline = ep.wait_until(ep.now(), wait_ns_max);
     let mut mine = attach::claim_entry(ep, places, options, deadline).await?;

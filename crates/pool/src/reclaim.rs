@@ -78,7 +78,8 @@ impl Pool {
         unstored: &[Unstored],
     ) -> Result<()> {
         let rest = Rest { ep, server, verbs_take: self.inner.verbs_take };
-        let write = async |of: &Unstored| write_words(ep, server.geometry.allocated_bits(of.chunk), &of.bits).await;
+        let write =
+            async |of: &Unstored| write_words(ep, server.geometry.allocated_bits(of.chunk), &of.bits).await;
         join_all(unstored.iter().map(write)).await.into_iter().collect::<Result<()>>()?;
         std::mem::forget(rest);
         let mut arena = server.arena(class);
@@ -146,7 +147,9 @@ impl Pool {
                 && Some(entry.slot) != self.slot()
                 && !entry.is_alive(&self.inner.is_alive)
         };
-        let Some(entry) = entry.filter(|entry| self.keeps_bitmaps() && is_due(entry)) else { return Ok(false) };
+        let Some(entry) = entry.filter(|entry| self.keeps_bitmaps() && is_due(entry)) else {
+            return Ok(false);
+        };
         self.change_catalog(ep, async || {
             let owns = |record: &crate::IndexRecord| record.owners.contains(&Some(slot));
             let (at, logs) = self.list_of_logs(ep).await?;

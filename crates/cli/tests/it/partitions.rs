@@ -152,7 +152,8 @@ fn a_running_compute_server_does_with_its_partitions_what_commands_want() {
 #[test]
 fn an_owner_with_a_log_leaves_a_memory_server_and_is_killed() {
     let place = Place::new();
-    let create = "create --pool grove.pando --memory-servers 2 --pool-size 128MiB --index words --boundaries=h";
+    let create =
+        "create --pool grove.pando --memory-servers 2 --pool-size 128MiB --index words --boundaries=h";
     place.ok(&format!("{create} --durability process"));
     let server = "compute-server --memory grove.pando --index words --partition 0 --cache 1MiB --listen HERE";
     let daemon = Daemon::start(&place, &format!("{server} --durability process"));

@@ -20,8 +20,8 @@ use pando_dex::layout::Layout;
 use pando_dex::layout::fixed::FixedLayout;
 use pando_dex::layout::slotted::SlottedLayout;
 use pando_dex::{
-    Answers, Ctx, DexError, KeyRange, Party, Routes, RoutingTable, ScanRange, Tree, TreeConfig, cut_at, drain,
-    flush_side_by_side, give_back_locks, move_keys, redo, spread_all,
+    Answers, Ctx, DexError, KeyRange, Party, Routes, RoutingTable, ScanRange, Tree, TreeConfig, cut_at,
+    drain, flush_side_by_side, give_back_locks, move_keys, redo, spread_all,
 };
 use pando_fabric::sectors::Sectors;
 use pando_fabric::{DynEndpoint, Endpoint, Fabric, GlobalAddr, MemoryServerId};

@@ -65,6 +65,7 @@ fn is_found_in<D: defect::Defect>(defect: D, case: Case, setups: impl Iterator<I
 /// Logs of a compute server that dies.
 mod heirs {
     use pando_log::defect::{Defect, OfIndex, OfShared};
+    use pando_pool::defect::OfReclaim;
 
     use super::{Case, SEEDS, Setup, first_violation, is_found_in, setups};
 
@@ -87,6 +88,16 @@ mod heirs {
     fn without_a_defect_nothing_is_found() {
         let report = first_violation(None::<Defect>, 100, ("dex", "kill-compute,lost-answers,cut-off"));
         assert!(report.is_none(), "{report:#?}");
+    }
+
+    #[test]
+    fn bitmaps_that_are_not_stored_are_found() {
+        is_found(OfReclaim::Unstored);
+    }
+
+    #[test]
+    fn blocks_of_a_log_that_are_not_marked_are_found() {
+        is_found(OfReclaim::LogUnmarked);
     }
 
     #[test]

@@ -21,8 +21,8 @@ use super::repartition::{FLUSH_SHARES, check_key, plan};
 use super::{Index, move_record};
 use crate::error::{Error, Result};
 use crate::layout::with_layout;
-use crate::local::{Servers, dead};
 use crate::local::servers::with_ctx;
+use crate::local::{Servers, dead};
 use crate::place::AnyEndpoint;
 use crate::shared::{PartitionOwner, Shared, Wish};
 

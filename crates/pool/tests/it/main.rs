@@ -12,6 +12,7 @@ mod lost_answers;
 mod membership;
 mod model;
 mod notice;
+mod reclaim;
 mod ring;
 mod stopped;
 mod support;
