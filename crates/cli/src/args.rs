@@ -307,6 +307,9 @@ pub struct CheckArgs {
     pub pool: PoolArgs,
     #[command(flatten)]
     pub look: LookArgs,
+    /// Free the blocks that processes left which died while others went on; the pool must be in use by nobody
+    #[arg(long, conflicts_with = "unclean")]
+    pub free: bool,
 }
 
 /// When memory servers execute operations.

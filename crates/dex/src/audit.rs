@@ -334,6 +334,30 @@ pub async fn check_blocks<E: Endpoint>(
     reports: &mut [Report],
     others: &[(GlobalAddr, u64)],
 ) -> Result<Vec<String>> {
+    let mut leaked = Vec::new();
+    let mut wrong = compare_blocks(ep, pool, reports, others, &mut leaked).await?;
+    wrong.extend(tell_leaks(&leaked));
+    Ok(wrong)
+}
+
+/// The sentence about allocated blocks that belong to nothing.
+pub fn tell_leaks(leaked: &[(GlobalAddr, u64)]) -> Option<String> {
+    let &(addr, size) = leaked.first()?;
+    let count = leaked.len();
+    Some(format!("{count} allocated blocks belong to nothing, the first of {size} bytes at {addr}"))
+}
+
+/// [`check_blocks`] with address and size of each allocated block that belongs to nothing apart.
+///
+/// # Errors
+/// Errors of the fabric.
+pub async fn compare_blocks<E: Endpoint>(
+    ep: &E,
+    pool: &Pool,
+    reports: &mut [Report],
+    others: &[(GlobalAddr, u64)],
+    leaked: &mut Vec<(GlobalAddr, u64)>,
+) -> Result<Vec<String>> {
     let mut used = Vec::new();
     for report in reports {
         let blocks = std::mem::take(&mut report.blocks);
@@ -350,21 +374,11 @@ pub async fn check_blocks<E: Endpoint>(
         wrong.push(format!("the block at {} is used twice", pair[0]));
     }
     let mut seen = vec![false; used.len()];
-    let mut leaked = 0_u64;
-    let mut first_leak = None;
     pool.visit_allocated(ep, |addr, size| match used.binary_search(&addr) {
         Ok(i) => seen[i] = true,
-        Err(_) => {
-            leaked += 1;
-            first_leak.get_or_insert((addr, size));
-        }
+        Err(_) => leaked.push((addr, size)),
     })
     .await?;
-    if let Some((addr, size)) = first_leak {
-        wrong.push(format!(
-            "{leaked} allocated blocks belong to nothing, the first of {size} bytes at {addr}"
-        ));
-    }
     for (addr, _) in used.iter().zip(&seen).filter(|(_, seen)| !**seen).take(LISTED) {
         wrong.push(format!("the block at {addr} is used but not allocated"));
     }

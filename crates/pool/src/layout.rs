@@ -43,6 +43,8 @@ pub(crate) const CATALOG_HEAD_AT: u64 = 320;
 pub(crate) const CATALOG_HEAD_WORDS: usize = 2;
 pub(crate) const EPOCH_AT: u64 = 448;
 pub(crate) const JOINED_AT: u64 = 456;
+/// 1 if blocks may be allocated that belong to nothing, since processes died that had leased their chunks.
+pub(crate) const RECLAIMED_AT: u64 = 464;
 pub(crate) const STATES_AT: u64 = 512;
 const _: () = assert!(CATALOG_HEAD_AT + twin_bytes(CATALOG_HEAD_WORDS) <= EPOCH_AT);
 /// Number of servers whose states fit, at two bits each.

@@ -15,6 +15,7 @@ use crate::error::{PoolError, Result};
 use crate::io::{write_words, write_zeros};
 use crate::layout::Descriptor;
 use crate::pool::{Pool, Server};
+use crate::reclaim::reclaimed_word;
 
 /// Contents of a rebuilt pool.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -66,6 +67,7 @@ impl Pool {
             self.store_reached(ep, server, chunks, &mut report).await?;
         }
         self.reset_catalog(ep).await?;
+        ep.write_word(reclaimed_word(), 0).await?;
         for entry in attach::read_table(ep, self.inner.max_attached).await? {
             if entry.slot != mine {
                 attach::clear_entry(ep, &entry, self.deadline(ep)).await?;

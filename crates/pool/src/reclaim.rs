@@ -15,7 +15,7 @@ use std::collections::BTreeMap;
 use std::sync::atomic::Ordering::Relaxed;
 
 use pando_fabric::defect::defect;
-use pando_fabric::{Endpoint, GlobalAddr, Nanos, join_all};
+use pando_fabric::{Endpoint, GlobalAddr, MemoryServerId, Nanos, join_all};
 
 use crate::arena::LocalChunk;
 use crate::attach::{self, EntryState};
@@ -24,7 +24,7 @@ use crate::classes::CLASSES;
 use crate::defect::OfReclaim;
 use crate::error::Result;
 use crate::io::{read_words, write_words};
-use crate::layout::Descriptor;
+use crate::layout::{Descriptor, RECLAIMED_AT};
 use crate::pool::{Pool, Server};
 use crate::process::AttachSlot;
 
@@ -162,6 +162,7 @@ impl Pool {
             if !defect(OfReclaim::CatalogUnmarked) {
                 self.mark_allocated(ep, slot, used).await?;
             }
+            ep.write_word(reclaimed_word(), 1).await?;
             for server in self.inner.servers.iter() {
                 self.take_chunks(ep, server, slot).await?;
             }
@@ -174,6 +175,25 @@ impl Pool {
             Ok(true)
         })
         .await
+    }
+
+    /// Whether blocks may be allocated that belong to nothing, since chunks were reclaimed.
+    ///
+    /// # Errors
+    /// Errors of verbs.
+    pub async fn has_reclaimed<E: Endpoint>(&self, ep: &E) -> Result<bool> {
+        Ok(ep.read_word(reclaimed_word()).await? != 0)
+    }
+
+    /// Frees the blocks that belong to nothing, all of them. The caller is alone.
+    ///
+    /// # Errors
+    /// Errors of [`Pool::free`]; it can be done again.
+    pub async fn free_left<E: Endpoint>(&self, ep: &E, left: &[(GlobalAddr, u64)]) -> Result<()> {
+        for &(addr, size) in left {
+            self.free(ep, addr, size).await?;
+        }
+        Ok(ep.write_word(reclaimed_word(), 0).await?)
     }
 
     /// Leased by `from` → Leased by this process, for all such chunks of a memory server.
@@ -209,6 +229,10 @@ impl Pool {
         }
         Ok(())
     }
+}
+
+pub(crate) fn reclaimed_word() -> GlobalAddr {
+    GlobalAddr::new(MemoryServerId(0), RECLAIMED_AT)
 }
 
 /// Sets bits of the word at `at`, which others may do as well.

@@ -318,6 +318,10 @@ fn memory_servers_join_and_leave_while_clients_go_on() {
     let status = cluster.place.ok(&format!("status --pool {pool}"));
     assert!(!status.contains("DEAD"), "{status}");
     stop(&cluster, [server]);
+    let check = |how: &str| cluster.place.ok(&format!("check {how} --pool {pool}"));
+    let left = check("").contains("that processes left which died");
+    assert_eq!(check("--free").contains("are free now"), left);
+    assert!(!check("").contains("that processes left"));
 }
 
 #[test]

@@ -5,7 +5,7 @@
 //! entirely can be audited alone, beside other processes. For indexes in use there is `shape.rs`.
 
 use pando_dex::Tree;
-use pando_dex::audit::{Report, audit, check_blocks};
+use pando_dex::audit::{Report, audit, compare_blocks, tell_leaks};
 use pando_elf_remote::is_elf;
 use pando_pool::IndexRecord;
 use pando_rt::block_on;
@@ -34,6 +34,10 @@ pub struct CheckReport {
     pub indexes: Vec<IndexReport>,
     /// The Elf tables, in the order of their names.
     pub elfs: Vec<ElfReport>,
+    /// Blocks that processes with logs had left which died while others went on, and their bytes. Nothing leads there. If the pool
+    /// is open for writing, they are free from now on.
+    pub left_blocks: u64,
+    pub left_bytes: u64,
 }
 
 /// The shape of an index.
@@ -139,9 +143,7 @@ impl Cluster {
                 audits.push(audited);
             }
             if !looking {
-                let leaks = check_allocation(shared, ep, &mut audits, of_tables)?;
-                report.violation_count += leaks.len() as u64;
-                report.violations.extend(leaks);
+                check_allocation(shared, ep, &mut report, &mut audits, of_tables)?;
             }
             Ok(report)
         })
@@ -213,13 +215,28 @@ fn audit_record(shared: &Shared, ep: &AnyEndpoint, record: IndexRecord) -> Resul
 fn check_allocation(
     shared: &Shared,
     ep: &AnyEndpoint,
+    report: &mut CheckReport,
     audits: &mut [Report],
     others: Blocks,
-) -> Result<Vec<String>> {
+) -> Result<()> {
     let mut catalog = others;
     catalog.extend(logs::blocks(shared, ep)?);
     catalog.extend(block_on(ep, shared.pool.logs_block(ep))?);
     block_on(ep, shared.pool.visit_catalog_blocks(ep, |addr, bytes| catalog.push((addr, bytes))))?;
     block_on(ep, shared.pool.visit_notice_blocks(ep, |addr, bytes| catalog.push((addr, bytes))))?;
-    Ok(block_on(ep, check_blocks(ep, &shared.pool, audits, &catalog))?)
+    let (pool, mut left) = (&shared.pool, Vec::new());
+    let mut wrong = block_on(ep, compare_blocks(ep, pool, audits, &catalog, &mut left))?;
+    if block_on(ep, pool.has_reclaimed(ep))? {
+        report.left_blocks = left.len() as u64;
+        report.left_bytes = left.iter().map(|(_, bytes)| bytes).sum();
+        // Where something is damaged, blocks may belong to what does not lead there any more.
+        if report.is_clean() && wrong.is_empty() && !shared.read_only() {
+            block_on(ep, pool.free_left(ep, &left))?;
+        }
+    } else {
+        wrong.extend(tell_leaks(&left));
+    }
+    report.violation_count += wrong.len() as u64;
+    report.violations.extend(wrong);
+    Ok(())
 }
