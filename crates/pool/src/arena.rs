@@ -4,7 +4,13 @@
 //! across an await. Invariants: `free` counts the clear bits of a chunk; a chunk with a clear bit is listed in
 //! `partial` exactly once; `empty` counts the chunks without a set bit that are not being given back.
 
-use crate::reclaim::Unstored;
+/// The bitmap of a leased chunk that is to be stored.
+pub(crate) struct Unstored {
+    pub chunk: u32,
+    pub bits: Vec<u64>,
+    /// Number of the last change in it.
+    pub change: u64,
+}
 
 /// Allocation bitmap of one leased chunk. Bits beyond its last block are always set.
 #[derive(Debug)]

@@ -17,7 +17,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use pando_fabric::defect::defect;
 use pando_fabric::{Endpoint, GlobalAddr, MemoryServerId, Nanos, join_all};
 
-use crate::arena::LocalChunk;
+use crate::arena::{LocalChunk, Unstored};
 use crate::attach::{self, EntryState};
 use crate::chunks::insert;
 use crate::classes::CLASSES;
@@ -30,14 +30,6 @@ use crate::process::AttachSlot;
 
 /// Bitmaps that are stored at a time.
 const AT_ONCE: usize = 16;
-
-/// The bitmap of a leased chunk that is to be stored.
-pub(crate) struct Unstored {
-    pub chunk: u32,
-    pub bits: Vec<u64>,
-    /// Number of the last change in it.
-    pub change: u64,
-}
 
 impl Pool {
     /// Whether this process stores its bitmaps.
