@@ -526,7 +526,6 @@ mod tests {
             ("--durability process", "fabrics shm and sim only"),
             ("--durability process --fabric shm", "has one compute server"),
             ("--durability immediate --fabric sim", "no disks"),
-            ("--durability process --fabric sim --offload always", "in no log"),
             ("--durability process --system sherman", "only the system dex has a log"),
             ("--replicas 2", "on the sim fabric only"),
             ("--replicas 0 --fabric sim", "its own"),

@@ -147,7 +147,6 @@ impl Setup {
             case.deaths = draw.one_of(&[1, 3, 8]);
             case.processes = 1;
             case.moves = MoveSetup { spare_servers: 0, share: 0, ..case.moves };
-            case.offload.policy = OffloadPolicy::Never;
             self.compute_servers = draw.one_of(&[1, 1, 2, 3]);
             if self.compute_servers > 1 {
                 // Nodes with keys of several compute servers are split and merged often.
@@ -159,7 +158,6 @@ impl Setup {
         {
             case.falls = true;
             case.processes = 1;
-            case.offload.policy = OffloadPolicy::Never;
         }
         self
     }

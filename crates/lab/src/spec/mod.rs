@@ -484,7 +484,6 @@ impl BenchSpec {
     fn validate_log(&self) -> Result<(), BenchError> {
         let wrong = match self.durability {
             _ if self.system != System::Dex => "only the system dex has a log",
-            _ if self.offload != OffloadPolicy::Never => "changes that memory servers make are in no log",
             _ if !matches!(self.fabric, FabricKind::Shm | FabricKind::Sim) => {
                 "logs go with the fabrics shm and sim only"
             }

@@ -322,7 +322,7 @@ impl Config {
 
     /// Lets memory servers finish operations whose nodes are not cached (DEX §6), and search trees of Elf tables
     /// ([`elf`](crate::elf)); [`OffloadPolicy::Never`].
-    /// Offloading saves round trips, so it seldom pays on the fabrics within one host.
+    /// Offloading saves round trips, so it seldom pays on the fabrics within one host. Changes of an index with a log are not offloaded.
     pub fn offload(mut self, policy: OffloadPolicy) -> Self {
         self.offload = policy;
         self
@@ -450,9 +450,6 @@ impl Config {
             _ if self.place == Place::Embedded => Some("a log needs a pool that outlives the process"),
             Durability::Group(_) | Durability::Immediate if !matches!(self.place, Place::At(_)) => {
                 Some("only a pool in a file or a directory survives a loss of power")
-            }
-            _ if self.offload != OffloadPolicy::Never => {
-                Some("changes that memory servers make are in no log")
             }
             _ => None,
         };
