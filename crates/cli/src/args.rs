@@ -307,7 +307,7 @@ pub struct CheckArgs {
     pub pool: PoolArgs,
     #[command(flatten)]
     pub look: LookArgs,
-    /// Free the blocks that processes left which died while others went on; the pool must be in use by nobody
+    /// Free the blocks left by processes that died while others went on; nobody else may use the pool
     #[arg(long, conflicts_with = "unclean")]
     pub free: bool,
 }

@@ -51,7 +51,7 @@ pub fn run(args: &CheckArgs) -> Result<(), Failure> {
             true => "are free now",
             false => "can be freed by `pando check --free`",
         };
-        writeln!(output, "{blocks} blocks, {bytes}, that processes left which died, {are}")?;
+        writeln!(output, "{blocks} blocks, {bytes}, left by processes that died, {are}")?;
     }
     if violation_count == 0 {
         return Ok(writeln!(output, "no violations")?);

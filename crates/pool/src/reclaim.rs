@@ -1,11 +1,11 @@
 //! What a dead process leased, while others go on.
 //!
 //! While a chunk is leased, its bitmap is in the DRAM of the owner, and lost if that dies. A process that
-//! [keeps bitmaps](AttachOptions::keeps_bitmaps) therefore *stores* those that changed now and then: before it drops
+//! [keeps bitmaps](crate::AttachOptions::keeps_bitmaps) therefore *stores* those that changed now and then: before it drops
 //! records of its logs, and before the catalog leads to what no log has. A block that it allocated after that is
 //! in its logs, if anything leads to it. Who redoes such a log [marks](Pool::mark_allocated) these blocks in the stored bitmap.
 //! Then each block that is in use is marked, and a few that were freed, or never linked, which stay allocated until
-//! the pool is rebuilt.
+//! one process that is alone [frees](Pool::free_left) them, or rebuilds the allocation.
 //!
 //! Once nobody waits for an heir of the dead process, another process [reclaims](Pool::reclaim) its chunks and its place in
 //! the attach table. The place gets the next *generation*, and with it another slot: locks that still name the old one are
@@ -121,8 +121,8 @@ impl Pool {
     }
 
     /// Takes over the chunks that the dead process in `slot` leased, and frees its place in the attach table, if it kept
-    /// bitmaps, no partition and no log is its own any more, and this process keeps bitmaps, too. `blocks` are those in use that no
-    /// bitmap was stored for and no log has. Returns whether that was done.
+    /// bitmaps, no partition and no log is its own any more, and this process keeps bitmaps, too. `blocks` are those in use that may
+    /// be in no stored bitmap and in no log. Returns whether that was done.
     ///
     /// # Errors
     /// Errors of verbs and of the catalog lock, after which it may be called again.

@@ -319,9 +319,9 @@ fn memory_servers_join_and_leave_while_clients_go_on() {
     assert!(!status.contains("DEAD"), "{status}");
     stop(&cluster, [server]);
     let check = |how: &str| cluster.place.ok(&format!("check {how} --pool {pool}"));
-    let left = check("").contains("that processes left which died");
+    let left = check("").contains("left by processes that died");
     assert_eq!(check("--free").contains("are free now"), left);
-    assert!(!check("").contains("that processes left"));
+    assert!(!check("").contains("left by processes"));
 }
 
 #[test]

@@ -34,8 +34,8 @@ pub struct CheckReport {
     pub indexes: Vec<IndexReport>,
     /// The Elf tables, in the order of their names.
     pub elfs: Vec<ElfReport>,
-    /// Blocks that processes with logs had left which died while others went on, and their bytes. Nothing leads there. If the pool
-    /// is open for writing, they are free from now on.
+    /// Blocks that nothing leads to, left by processes with logs that died while others went on, and their bytes. If the pool is
+    /// open for writing, they are free from now on.
     pub left_blocks: u64,
     pub left_bytes: u64,
 }
