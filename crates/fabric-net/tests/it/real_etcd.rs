@@ -1,15 +1,16 @@
-//! An etcd of a test: its own process, with free ports and a directory that ends with it; and a cable to it that can be cut.
+//! An etcd of a test: its own process, with an address of its own and a directory that ends with it; and a cable to it that can
+//! be cut.
 //!
 //! Where no `etcd` is installed, tests that need one say so and are left out; with `CI=true` that is a failure. Tests of
 //! several crates include this file.
 #![allow(dead_code, reason = "not every test uses all of it")]
 
 use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering::Relaxed};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -22,6 +23,8 @@ const START: Duration = Duration::from_secs(60);
 pub struct RealEtcd {
     program: PathBuf,
     directory: TempDir,
+    /// A loopback address that no other etcd has: of two that were given one port, one would be taken for the other.
+    host: Ipv4Addr,
     client: u16,
     peer: u16,
     child: Option<Child>,
@@ -44,8 +47,9 @@ impl RealEtcd {
         let until = Instant::now() + START;
         loop {
             let directory = tempfile::tempdir().expect("a temporary directory");
-            let (client, peer) = (free_port(), free_port());
-            let mut etcd = Self { program: program.clone(), directory, client, peer, child: None };
+            let host = own_host();
+            let (client, peer) = (free_port(host), free_port(host));
+            let mut etcd = Self { program: program.clone(), directory, host, client, peer, child: None };
             etcd.spawn();
             if etcd.answers(until) {
                 return Some(etcd);
@@ -57,12 +61,12 @@ impl RealEtcd {
 
     /// `host:port` for clients.
     pub fn endpoint(&self) -> String {
-        format!("127.0.0.1:{}", self.client)
+        format!("{}:{}", self.host, self.client)
     }
 
     fn spawn(&mut self) {
         let (client, peer) =
-            (format!("http://127.0.0.1:{}", self.client), format!("http://127.0.0.1:{}", self.peer));
+            (format!("http://{}:{}", self.host, self.client), format!("http://{}:{}", self.host, self.peer));
         let mut command = Command::new(&self.program);
         command.arg("--data-dir").arg(self.directory.path().join("data"));
         command.args(["--name", "it", "--initial-cluster", &format!("it={peer}")]);
@@ -77,7 +81,7 @@ impl RealEtcd {
     /// Waits until it is ready; returns `false` if it has ended instead.
     fn answers(&mut self, until: Instant) -> bool {
         loop {
-            if healthy(self.client).is_ok_and(|answer| answer.contains("\"health\":\"true\"")) {
+            if healthy(self.host, self.client).is_ok_and(|answer| answer.contains("\"health\":\"true\"")) {
                 return true;
             }
             let ended =
@@ -125,13 +129,20 @@ impl Drop for RealEtcd {
     }
 }
 
-fn free_port() -> u16 {
-    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+/// An address of this host that nothing else of this process uses, nor, as a rule, of other test programs.
+fn own_host() -> Ipv4Addr {
+    static COUNT: AtomicU8 = AtomicU8::new(1);
+    let [.., high, low] = std::process::id().to_be_bytes();
+    Ipv4Addr::new(127, 128 | high, low, COUNT.fetch_add(1, Relaxed).max(1))
+}
+
+fn free_port(host: Ipv4Addr) -> u16 {
+    let listener = TcpListener::bind((host, 0)).expect("a free port");
     listener.local_addr().expect("it is bound").port()
 }
 
-fn healthy(port: u16) -> std::io::Result<String> {
-    let mut stream = TcpStream::connect(("127.0.0.1", port))?;
+fn healthy(host: Ipv4Addr, port: u16) -> std::io::Result<String> {
+    let mut stream = TcpStream::connect((host, port))?;
     stream.set_read_timeout(Some(Duration::from_secs(1)))?;
     stream.write_all(b"GET /health HTTP/1.0\r\n\r\n")?;
     let mut answer = String::new();
