@@ -58,15 +58,11 @@ impl Log {
         }
         frozen.thaws.set(false);
         let entered = enter(new.root).await;
+        frozen.thaws.set(!matches!(entered, Entered::Unknown(_)));
         match entered {
             Entered::Yes => self.be_at(&new),
-            Entered::No(error) => {
-                frozen.thaws.set(true);
-                return Err(error);
-            }
-            Entered::Unknown(error) => return Err(error),
+            Entered::No(error) | Entered::Unknown(error) => return Err(error),
         }
-        frozen.thaws.set(true);
         drop(frozen);
         ep.sleep_until(self.rests_until()).await;
         let kept: Vec<_> = new.blocks().collect();

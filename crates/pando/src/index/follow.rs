@@ -56,7 +56,7 @@ impl Index {
             for wish in self.shared.wishes(&attached, self.name()) {
                 boundaries += usize::from(self.fulfil(ep, &servers, &wish)?);
             }
-            // Others may be at it, or a table may be changing: it is done at a later look then.
+            // If that fails, it is done at a later look.
             let _ = dead::reclaim(&self.shared, ep, &attached);
             let wishes = self.shared.spread_wishes(&attached, self.name());
             Ok(Followed { boundaries, nodes: self.place_anew(ep, &servers, wishes, goes_on)? })
