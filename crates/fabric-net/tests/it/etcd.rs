@@ -289,7 +289,7 @@ fn a_server_of_a_file_finds_its_group_in_etcd() {
     etcd.kill();
     let told = OutsideRegister::open(&register).expect_err("it does not answer").to_string();
     assert!(
-        told.starts_with(&format!("register: the register {register} does not answer: 127.0.0.1:")),
+        told.starts_with(&format!("register: the register {register} does not answer: {} ", etcd.endpoint())),
         "{told}"
     );
 }
