@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use std::time::Instant;
 
 use pando_dex::audit::Report;
-use pando_elf_remote::{audit_table, is_elf};
+use pando_elf_remote::{is_elf, table_blocks};
 use pando_fabric::GlobalAddr;
 use pando_pool::IndexRecord;
 use pando_rt::block_on;
@@ -103,8 +103,8 @@ fn blocks_in_use(
         let (done, total) = (done as u64, records.len() as u64);
         shared.config.report_recovery(RecoveryProgress::Indexes { done, total });
         if is_elf(record) {
-            let audit = block_on(ep, audit_table(ep, &shared.pool, record));
-            blocks.extend(audit.map_err(|error| Error::of_elf(&record.name, error))?.blocks);
+            let of_table = block_on(ep, table_blocks(ep, &shared.pool, record));
+            blocks.extend(of_table.map_err(|error| Error::of_elf(&record.name, error))?);
         } else if !record.root.is_null() {
             let report: Report =
                 with_layout!(node_layout_of(record)?, |layout| { audit_whole(shared, ep, layout, record)? });

@@ -234,24 +234,19 @@ impl Pool {
     /// Gives back a chunk that became empty if another one has room or the server is inactive. The block is
     /// free in any case; if giving back fails, the chunk stays leased for now.
     async fn after_free<E: Endpoint>(&self, ep: &E, block: &Block<'_>, surplus: bool) {
-        let (server, class) = (block.server, block.class);
-        // Its bitmap may be being stored.
-        let leasing = match self.inner.keeps_bitmaps {
-            false => None,
-            true => match self.try_leasing(ep, server) {
-                None => return,
-                leasing => leasing,
-            },
-        };
-        let chunk = match server.is_active() {
-            true if surplus => take_surplus(server, class),
-            true => None,
-            false => take_empty(server, class),
-        };
+        let (server, class, is_active) = (block.server, block.class, block.server.is_active());
+        if is_active && !surplus {
+            return;
+        }
+        // Only who may lease knows that the bitmap of the chunk is not being stored.
+        let leasing = self.inner.keeps_bitmaps.then(|| self.try_leasing(ep, server));
+        if matches!(leasing, Some(None)) {
+            return;
+        }
+        let chunk = if is_active { take_surplus(server, class) } else { take_empty(server, class) };
         if let Some(chunk) = chunk {
             let _ = self.give_back(ep, server, class, chunk).await;
         }
-        drop(leasing);
     }
 
     #[inline]

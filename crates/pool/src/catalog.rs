@@ -757,6 +757,8 @@ impl Pool {
         ep: &E,
         mut change: impl AsyncFnMut() -> Result<T>,
     ) -> Result<T> {
+        // What no log has, and the catalog is about to lead to.
+        self.store_bitmaps(ep).await?;
         let locked = self.lock_catalog(ep).await?;
         // If the future is dropped, verbs of the change may still be in flight, so the lock must stay taken.
         let changed = locked.while_changing(change()).await;

@@ -2,7 +2,7 @@
 //!
 //! While a chunk is leased, its bitmap is in the DRAM of the owner, and lost if that dies. A process that
 //! [keeps bitmaps](crate::AttachOptions::keeps_bitmaps) therefore *stores* those that changed now and then: before it drops
-//! records of its logs, and before the catalog leads to what no log has. A block that it allocated after that is
+//! records of its logs, and before the catalog changes, which may lead to what no log has then. A block that it allocated after that is
 //! in its logs, if anything leads to it. Who redoes such a log [marks](Pool::mark_allocated) these blocks in the stored bitmap.
 //! Then each block that is in use is marked, and a few that were freed, or never linked, which stay allocated until
 //! one process that is alone [frees](Pool::free_left) them, or rebuilds the allocation.
@@ -121,17 +121,11 @@ impl Pool {
     }
 
     /// Takes over the chunks that the dead process in `slot` leased, and frees its place in the attach table, if it kept
-    /// bitmaps, no partition and no log is its own any more, and this process keeps bitmaps, too. `blocks` are those in use that may
-    /// be in no stored bitmap and in no log. Returns whether that was done.
+    /// bitmaps, no partition and no log is its own any more, and this process keeps bitmaps, too. Returns whether that was done.
     ///
     /// # Errors
     /// Errors of verbs and of the catalog lock, after which it may be called again.
-    pub async fn reclaim<E: Endpoint>(
-        &self,
-        ep: &E,
-        slot: AttachSlot,
-        blocks: &[(GlobalAddr, u64)],
-    ) -> Result<bool> {
+    pub async fn reclaim<E: Endpoint>(&self, ep: &E, slot: AttachSlot) -> Result<bool> {
         let entry = attach::read_entry(ep, self.inner.max_attached, slot).await?;
         let is_due = |entry: &attach::AttachEntry| {
             entry.keeps_bitmaps
@@ -142,15 +136,17 @@ impl Pool {
         let Some(entry) = entry.filter(|entry| self.keeps_bitmaps() && is_due(entry)) else {
             return Ok(false);
         };
+        // Before the catalog is locked, and in vain for as long as no heir comes.
+        if self.look_at_catalog(ep, async || self.awaits_heir(ep, slot).await).await? {
+            return Ok(false);
+        }
         self.change_catalog(ep, async || {
-            let owns = |record: &crate::IndexRecord| record.owners.contains(&Some(slot));
-            let (at, logs) = self.list_of_logs(ep).await?;
-            if self.records(ep).await?.iter().any(owns) || logs.iter().any(|log| log.writer == Some(slot)) {
+            if self.awaits_heir(ep, slot).await? {
                 return Ok(false);
             }
+            let (at, logs) = self.list_of_logs(ep).await?;
             let mut used = self.catalog_blocks(ep).await?;
             used.extend(self.block_of_logs(at, &logs));
-            used.extend(blocks);
             if !defect(OfReclaim::CatalogUnmarked) {
                 self.mark_allocated(ep, slot, used).await?;
             }
@@ -167,6 +163,14 @@ impl Pool {
             Ok(true)
         })
         .await
+    }
+
+    /// Whether a partition or a log is still that of the dead process in `slot`.
+    async fn awaits_heir<E: Endpoint>(&self, ep: &E, slot: AttachSlot) -> Result<bool> {
+        let (_, logs) = self.list_of_logs(ep).await?;
+        let records = self.records(ep).await?;
+        let mut owners = records.iter().flat_map(|record| &record.owners);
+        Ok(owners.any(|owner| *owner == Some(slot)) || logs.iter().any(|log| log.writer == Some(slot)))
     }
 
     /// Whether blocks may be allocated that belong to nothing, since chunks were reclaimed.

@@ -333,7 +333,7 @@ async fn heir<L: Layout>(
     pool.change_logs(ep, INDEX, &[(server as u16, LogChange::Write)]).await?;
     for other in pool.processes(ep).await? {
         if !other.is_alive {
-            pool.reclaim(ep, other.slot, &[]).await?;
+            pool.reclaim(ep, other.slot).await?;
         }
     }
     let tree = reopened(client, &pool, TreeConfig { log: Some(log), ..config.clone() }).await?;

@@ -21,8 +21,8 @@ use super::repartition::{FLUSH_SHARES, check_key, plan};
 use super::{Index, move_record};
 use crate::error::{Error, Result};
 use crate::layout::with_layout;
+use crate::local::Servers;
 use crate::local::servers::with_ctx;
-use crate::local::{Servers, dead};
 use crate::place::AnyEndpoint;
 use crate::shared::{PartitionOwner, Shared, Wish};
 
@@ -56,8 +56,10 @@ impl Index {
             for wish in self.shared.wishes(&attached, self.name()) {
                 boundaries += usize::from(self.fulfil(ep, &servers, &wish)?);
             }
-            // If that fails, it is done at a later look.
-            let _ = dead::reclaim(&self.shared, ep, &attached);
+            for dead in attached.iter().filter(|other| !other.is_alive && other.keeps_bitmaps) {
+                // If that fails, it is done at a later look.
+                let _ = block_on(ep, self.shared.pool.reclaim(ep, dead.slot));
+            }
             let wishes = self.shared.spread_wishes(&attached, self.name());
             Ok(Followed { boundaries, nodes: self.place_anew(ep, &servers, wishes, goes_on)? })
         })

@@ -6,7 +6,6 @@
 
 pub(crate) mod create;
 mod data;
-pub(crate) mod dead;
 pub(crate) mod logs;
 pub(crate) mod lost;
 mod members;

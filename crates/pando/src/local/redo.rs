@@ -97,7 +97,7 @@ pub(crate) struct RedoneLog {
 }
 
 impl RedoneLog {
-    /// Marks what the dead writer of the log allocated, so that its chunks can be [reclaimed](super::dead::reclaim).
+    /// Marks what the dead writer of the log allocated, so that its chunks can be [reclaimed](pando_pool::Pool::reclaim).
     fn mark_linked(
         &self,
         shared: &Shared,

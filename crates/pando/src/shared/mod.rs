@@ -100,18 +100,14 @@ impl Shared {
         done
     }
 
-    /// Persists all memory, and stores which blocks are allocated, if this process keeps logs: what is in no log is about to be
-    /// entered into the catalog.
+    /// Persists all memory if this process keeps logs: what is in no log is about to be entered into the catalog.
     ///
     /// # Errors
     /// Errors of the fabric.
     pub fn persist(&self, ep: &AnyEndpoint) -> Result<()> {
         match self.config.durability {
             Durability::Off => Ok(()),
-            _ => {
-                block_on(ep, self.pool.store_bitmaps(ep))?;
-                Ok(block_on(ep, pando_log::persist_all(ep))?)
-            }
+            _ => Ok(block_on(ep, pando_log::persist_all(ep))?),
         }
     }
 

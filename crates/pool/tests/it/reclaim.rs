@@ -114,7 +114,7 @@ fn live_and_die(seed: u64) -> Result<(), String> {
         let reclaimed = block_on(ep, async {
             let blocks = fresh.iter().map(|&at| (at, BLOCK));
             lives.mark_allocated(ep, slot, blocks).await.expect("memory");
-            lives.reclaim(ep, slot, &[]).await.expect("memory")
+            lives.reclaim(ep, slot).await.expect("memory")
         });
         let mut wrong = Vec::new();
         if !reclaimed || lives.stray_frees().0 > 0 {
@@ -164,7 +164,7 @@ fn leave_a_lock() -> Result<(), String> {
     for pid in 2..300 {
         let dead = block_on(ep, lives.processes(ep)).expect("memory");
         let dead = dead.iter().find(|other| !other.is_alive).expect("it is dead").slot;
-        assert!(block_on(ep, lives.reclaim(ep, dead, &[])).expect("memory"));
+        assert!(block_on(ep, lives.reclaim(ep, dead)).expect("memory"));
         let next = world.attach(pid);
         if !block_on(ep, next.is_abandoned(ep, slot)).expect("memory") {
             return Err(format!("process {pid} counts as the one that died"));
@@ -195,7 +195,7 @@ fn it_is_not_time_as_long_as_an_heir_is_awaited_or_bitmaps_are_unknown() {
     let [owner, unknown] =
         [true, false].map(|keeps| block_on(ep, Pool::attach(ep, world.options(1, keeps))).expect("a place"));
     block_on(ep, owner.claim_partitions(ep, "n", &[0])).expect("it is nobody's");
-    let reclaim = |of: &Pool| block_on(ep, lives.reclaim(ep, of.slot().expect("it may write"), &[]));
+    let reclaim = |of: &Pool| block_on(ep, lives.reclaim(ep, of.slot().expect("it may write")));
     assert!(!reclaim(&owner).expect("memory"), "it lives");
     world.kill(1);
     assert!(
