@@ -28,10 +28,12 @@ pub enum Defect {
     OldAcceptors,
     /// A proposer goes to the acceptors that a view names before that view is decided.
     UndecidedAcceptors,
+    /// A new volume is used before it has all its copies.
+    UnplannedVolume,
 }
 
 impl Defect {
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 11] = [
         Self::PromiseIgnored,
         Self::AcceptedIgnored,
         Self::Minority,
@@ -42,6 +44,7 @@ impl Defect {
         Self::SyncingPromoted,
         Self::OldAcceptors,
         Self::UndecidedAcceptors,
+        Self::UnplannedVolume,
     ];
 }
 

@@ -7,11 +7,14 @@
 //!
 //! ```text
 //! epoch 8 | pool 8 | copies wanted 2 | bytes of a slot 8 | count 4, servers | count 4, volumes | register
-//! server   incarnation 8 | incarnation as an acceptor 8 | in the view 1 | length 4, address
+//! server   incarnation 8 | incarnation as an acceptor 8, 0 if it is none | in the view 1 | length 4, address
 //! volume   epoch since which it has this primary 8 | count 4, copies, the primary first
 //! copy     server 2 | slot 2 | syncing 1
 //! register length 4, name; only if the top bit of the count of servers says that it is outside the servers
 //! ```
+//!
+//! The top bit of the count of volumes says that the last one is *planned*: nobody has used it, because it has not had all its
+//! copies yet ([`View::with_server`]).
 
 use std::collections::BTreeSet;
 
@@ -31,6 +34,10 @@ const SERVER_BYTES: usize = 21;
 const COPY_BYTES: usize = 5;
 /// Bit in the count of servers: the name of a register follows the volumes.
 const NAMES_REGISTER: u32 = 1 << 31;
+/// Bit in the count of volumes: the last one is planned.
+const PLANS_ONE: u32 = 1 << 31;
+/// Incarnation as an acceptor of a server that is none.
+const NO_ACCEPTOR: u64 = 0;
 
 /// A register outside the memory servers, as the one acceptor of the views that are in it. No server has this number.
 pub const OUTSIDE: AcceptorId = AcceptorId { server: MemoryServerId(u16::MAX), incarnation: 0 };
@@ -86,7 +93,7 @@ impl VolumeCopy {
 pub struct Server {
     address: String,
     incarnation: u64,
-    /// Incarnation with which it became an acceptor of the register.
+    /// Incarnation with which it became an acceptor of the register, or [`NO_ACCEPTOR`].
     acceptor: u64,
     is_in: bool,
 }
@@ -160,6 +167,8 @@ pub enum ViewError {
     Copies { replicas: u16, servers: usize },
     #[error("a view of {servers} memory servers has more than {MAX_SERVERS}")]
     TooManyServers { servers: usize },
+    #[error("{address} is memory server {server} of the view already")]
+    IsNamed { address: String, server: MemoryServerId },
     #[error("there is no volume {volume}")]
     NoVolume { volume: u16 },
     #[error("there is no memory server {server}")]
@@ -189,6 +198,8 @@ pub struct View {
     slot_bytes: u64,
     servers: Vec<Server>,
     volumes: Vec<Volume>,
+    /// Whether the last volume has not had all its copies yet.
+    plans_one: bool,
     /// Empty: the servers hold the register.
     register: String,
 }
@@ -214,7 +225,8 @@ impl View {
         };
         let volumes = (0..n).map(volume).collect();
         let register = String::new();
-        Ok(Self { epoch: FIRST_EPOCH, pool, replicas, slot_bytes: 1, servers, volumes, register })
+        let plans_one = false;
+        Ok(Self { epoch: FIRST_EPOCH, pool, replicas, slot_bytes: 1, servers, volumes, plans_one, register })
     }
 
     /// This view with slots of `bytes` bytes, at least 1: volumes have as many.
@@ -276,7 +288,8 @@ impl View {
         (!self.register.is_empty()).then_some(&*self.register)
     }
 
-    /// The acceptors of the register, one on each server; [`OUTSIDE`] alone if the register is outside the servers.
+    /// The acceptors of the register, one on each server that the pool was made with; [`OUTSIDE`] alone if the register is
+    /// outside the servers.
     pub fn acceptors(&self) -> impl Iterator<Item = AcceptorId> {
         let outside = self.register().map(|_| OUTSIDE);
         let servers = if outside.is_none() { &self.servers[..] } else { &[] };
@@ -284,6 +297,7 @@ impl View {
             server: MemoryServerId(number),
             incarnation: server.acceptor,
         });
+        let on_servers = on_servers.filter(|id| id.incarnation != NO_ACCEPTOR);
         outside.into_iter().chain(on_servers)
     }
 
@@ -293,9 +307,14 @@ impl View {
         self.slot_bytes
     }
 
-    /// Number of volumes.
+    /// Number of volumes, with one that is planned.
     pub fn volumes(&self) -> usize {
         self.volumes.len()
+    }
+
+    /// Number of volumes that may be used.
+    pub fn volumes_in_use(&self) -> usize {
+        self.volumes.len() - usize::from(self.plans_one)
     }
 
     /// The copy of `volume` that serves; `None` if there is no such volume.
@@ -331,7 +350,7 @@ impl View {
     /// Volumes with fewer copies than they shall have. A syncing copy counts.
     pub fn wanting(&self) -> impl Iterator<Item = VolumeId> {
         let all = self.volumes.iter().enumerate();
-        let wanting = all.filter(|(_, volume)| 1 + volume.backups.len() < usize::from(self.replicas));
+        let wanting = all.filter(|(_, volume)| volume.copies().count() < usize::from(self.replicas));
         wanting.map(|(v, _)| VolumeId(v as u16))
     }
 
@@ -348,8 +367,79 @@ impl View {
         Self { epoch: self.epoch + 1, ..self.clone() }
     }
 
+    /// This view with one more server, as its last. It is no acceptor of the register. Its slots are free; from then on,
+    /// [`grown`](Self::grown) leads to one more volume.
+    ///
+    /// # Errors
+    /// If there are too many servers, or one has this address.
+    pub fn with_server(&self, address: &str, incarnation: u64) -> Result<Self, ViewError> {
+        if let Some(at) = self.servers.iter().position(|server| server.address == address) {
+            return Err(ViewError::IsNamed {
+                address: address.to_owned(),
+                server: MemoryServerId(at as u16),
+            });
+        }
+        if self.servers.len() >= MAX_SERVERS {
+            return Err(ViewError::TooManyServers { servers: self.servers.len() + 1 });
+        }
+        let mut next = self.next();
+        next.servers.push(Server { acceptor: NO_ACCEPTOR, ..Server::new(address, incarnation) });
+        Ok(next)
+    }
+
+    /// The next step on the way to as many volumes as servers; `None` if there is nothing to do, or something has to happen first:
+    /// a server that is out comes back, or a copy is filled.
+    ///
+    /// A new volume has its copies on different servers, but only the server that [joined](Self::with_server) has free slots. So
+    /// backups of other volumes move there first, until enough servers have one. The new volume is *planned*
+    /// until it has all its copies. Who uses volumes does not know of it, so it may be given up.
+    pub fn grown(&self) -> Option<Self> {
+        let replicas = usize::from(self.replicas);
+        let mut next = self.next();
+        let is_whole = |volume: &Volume| !volume.backups.iter().any(|copy| copy.syncing);
+        if let Some(moved) = next.volumes.iter_mut().find(|of| is_whole(of) && of.copies().count() > replicas)
+        {
+            // The one that was filled is the last.
+            moved.backups.remove(0);
+            return Some(next);
+        }
+        let has_all = |volume: &Volume| is_whole(volume) && volume.copies().count() == replicas;
+        if !self.servers.iter().all(|server| server.is_in) || !self.volumes.iter().all(has_all) {
+            return None;
+        }
+        if self.plans_one {
+            next.plans_one = false;
+            return Some(next);
+        }
+        if self.volumes.len() >= self.servers.len() {
+            return None;
+        }
+        let free: Vec<Place> = self.free_slots().collect();
+        // The server that joined, if nothing else took its slots.
+        let own = MemoryServerId(self.volumes.len() as u16);
+        let place = *free.iter().find(|place| place.server == own).or(free.first())?;
+        let with_room: BTreeSet<MemoryServerId> = free.iter().map(|place| place.server).collect();
+        if with_room.len() >= replicas {
+            let primary = VolumeCopy::whole(place.server, place.slot);
+            next.volumes.push(Volume { primary, since: next.epoch, backups: Vec::new() });
+            next.plans_one = !defect(Defect::UnplannedVolume);
+            return Some(next);
+        }
+        // Each of the servers has room for one copy of the new volume; whoever has more takes a backup of another one.
+        let room = |server| free.iter().filter(|place| place.server == server).count();
+        let place = free.iter().find(|place| room(place.server) > 1)?;
+        let may_move = |volume: &&mut Volume| {
+            let stands_alone = volume.backups.first().is_some_and(|copy| !with_room.contains(&copy.server));
+            stands_alone && volume.copies().all(|copy| copy.server != place.server)
+        };
+        let moves = next.volumes.iter_mut().filter(may_move).min_by_key(|volume| volume.backups[0].server)?;
+        moves.backups.push(VolumeCopy { server: place.server, slot: place.slot, syncing: true });
+        Some(next)
+    }
+
     /// This view without `server`: it is out, its copies are gone, and of each volume that it served the last
-    /// whole backup is the primary: a WRITE reaches it after all others, so these have what it has. The same view, of the same epoch, if `server` is not in it.
+    /// whole backup is the primary: a WRITE reaches it after all others, so these have what it has. A planned volume is given up if
+    /// no copy is left. The same view, of the same epoch, if `server` is not in it.
     ///
     /// # Errors
     /// If no whole copy of a volume would be left.
@@ -373,6 +463,11 @@ impl View {
                 }
                 None => lost.push(v as u16),
             }
+        }
+        if next.plans_one && lost.last().is_some_and(|lost| usize::from(*lost) + 1 == next.volumes.len()) {
+            lost.pop();
+            next.volumes.pop();
+            next.plans_one = false;
         }
         if lost.is_empty() { Ok(next) } else { Err(LostVolumes { server, volumes: lost }) }
     }
@@ -425,10 +520,11 @@ impl View {
         Ok(next)
     }
 
-    /// This view, before it is proposed, with an acceptor of this `incarnation` on `server`. The acceptor that it had
-    /// there must have lost its memory, so that it never answers again.
+    /// This view, before it is proposed, with an acceptor of this `incarnation` on `server`, if it had one there. That must
+    /// have lost its memory, so that it never answers again.
     pub fn with_acceptor(mut self, server: MemoryServerId, incarnation: u64) -> Self {
-        if let Some(of_server) = self.servers.get_mut(usize::from(server.0)) {
+        let named = self.servers.get_mut(usize::from(server.0));
+        if let Some(of_server) = named.filter(|named| named.acceptor != NO_ACCEPTOR) {
             of_server.acceptor = incarnation;
         }
         self
@@ -462,7 +558,7 @@ impl View {
             out.push(u8::from(server.is_in));
             out.put_counted(server.address.as_bytes());
         }
-        out.put_u32(self.volumes.len() as u32);
+        out.put_u32(self.volumes.len() as u32 | if self.plans_one { PLANS_ONE } else { 0 });
         for volume in &self.volumes {
             out.put_u64(volume.since);
             out.put_u32(1 + volume.backups.len() as u32);
@@ -511,12 +607,17 @@ impl View {
             return Err(reader.bad("a number of servers that does not fit the copies"));
         }
         let servers = (0..n).map(|_| read_server(reader)).collect::<Result<_, _>>()?;
-        let volumes = reader.count(12 + COPY_BYTES)?;
-        if volumes == 0 || volumes > MAX_SERVERS {
+        let counted = reader.u32()?;
+        let (volumes, plans_one) = ((counted & !PLANS_ONE) as usize, counted & PLANS_ONE != 0);
+        if volumes > reader.rest().len() / (12 + COPY_BYTES) {
+            return Err(reader.bad("more items than bytes"));
+        }
+        if volumes <= usize::from(plans_one) || volumes > MAX_SERVERS {
             return Err(reader.bad("a number of volumes that cannot be"));
         }
         let (of_volumes, register) = (Vec::with_capacity(volumes), String::new());
-        let mut view = Self { epoch, pool, replicas, slot_bytes, servers, volumes: of_volumes, register };
+        let mut view =
+            Self { epoch, pool, replicas, slot_bytes, servers, volumes: of_volumes, plans_one, register };
         let mut used = BTreeSet::new();
         for _ in 0..volumes {
             let volume = view.read_volume(reader, &mut used)?;
@@ -524,6 +625,9 @@ impl View {
         }
         if names_register {
             view.register = read_name(reader)?;
+        }
+        if view.acceptors().next().is_none() {
+            return Err(reader.bad("no acceptors"));
         }
         reader.end()?;
         Ok(view)

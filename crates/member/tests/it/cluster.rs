@@ -3,6 +3,7 @@
 //!
 //! - Decided views form one chain, and a proposal never decides one that is older than one decided before.
 //! - At no moment do two servers serve a volume. The primary of a volume was a whole copy in the view before.
+//! - Servers that join are in use in the end: there are as many volumes, whole before anybody uses them.
 //! - Some time after the last fault, if enough acceptors are left, dead servers are out of the view if that loses no
 //!   volume, and living primaries serve.
 
@@ -140,17 +141,23 @@ impl Sim {
         let servers = (0..n).map(|i| pando_member::Server::new(format!("server-{i}:1"), 1)).collect();
         let ids = (0..n).map(|i| AcceptorId { server: MemoryServerId(i as u16), incarnation: 1 });
         let ids: Vec<_> = ids.collect();
-        let nodes = ids
-            .iter()
-            .map(|id| Node::new(Clock::any(&random), Acceptor::new(*id).encode(), ids.clone()))
+        let first = ids.iter().map(|id| (*id, ids.clone()));
+        // They join, and are no acceptors.
+        let joining = below(&random, 3) as usize;
+        let later = (n..n + joining)
+            .map(|i| (AcceptorId { server: MemoryServerId(i as u16), incarnation: 1 }, Vec::new()));
+        let nodes: Vec<_> = first
+            .chain(later)
+            .map(|(id, knows)| Node::new(Clock::any(&random), Acceptor::new(id).encode(), knows))
             .collect();
+        let all = nodes.len();
         let losses = if below(&random, 8) == 0 { n as u64 } else { below(&random, (n as u64).div_ceil(2)) };
         let mut sim = Self {
             now: 0,
             events: BinaryHeap::new(),
             order: 0,
             network: Network {
-                cut: vec![vec![false; n]; n],
+                cut: vec![vec![false; all]; all],
                 faulty: [0, 1, 5, 15][below(&random, 4) as usize],
             },
             nodes,
@@ -163,7 +170,7 @@ impl Sim {
             over: false,
             random,
         };
-        (0..n).for_each(|node| sim.start(node));
+        (0..all).for_each(|node| sim.start(node));
         sim.after(2 * LEASE / 3, What::Fault);
         sim
     }
@@ -396,7 +403,7 @@ impl Sim {
         let living: Vec<_> = newest.acceptors().filter(lives).collect();
         let knows = |node: &Node| node.acceptors.iter().filter(|id| living.contains(id)).count();
         let mut running = self.nodes.iter().filter(|node| node.process.is_some());
-        running.any(|node| knows(node) > self.nodes.len() / 2)
+        running.any(|node| knows(node) > newest.acceptors().count() / 2)
     }
 
     /// The newest view, and what each server knows: for messages.
@@ -438,14 +445,17 @@ impl Sim {
             let process = self.nodes[node].process.as_ref();
             self.is_alive(node, view.incarnation(server))
                 && process.is_some_and(|process| {
-                    process.lease.epoch() == *epoch && view.acceptors().any(|id| id == process.acceptor.id())
+                    let mut acceptors = view.acceptors().filter(|id| id.server == server);
+                    process.lease.epoch() == *epoch && acceptors.all(|id| id == process.acceptor.id())
                 })
         };
         // A volume may lack a copy when the only free slot is on a server that has one.
         let fits =
             |volume| view.free_slots().any(|place| view.with_copy(volume, place.server, place.slot).is_ok());
         let mut copies = (0..view.volumes()).flat_map(|v| view.backups(VolumeId(v as u16)));
-        (0..self.nodes.len()).all(complete) && !view.wanting().any(fits) && !copies.any(|copy| copy.syncing)
+        let is_whole = !view.wanting().any(fits) && !copies.any(|copy| copy.syncing);
+        let all_joined = view.volumes_in_use() == self.nodes.len() || view.wanting().next().is_some();
+        (0..self.nodes.len()).all(complete) && is_whole && all_joined && view.grown().is_none()
     }
 
     /// Faults for some time, then a calm until all is well again. Returns false if faults took the last copy of a
@@ -531,7 +541,7 @@ pub fn run_losses(seed: u64) -> Result<Outcome, String> {
     let (n, mut lost) = (sim.nodes.len() as u64, 0);
     sim.losses = 0;
     // The majority of two is both.
-    let losses = if n == 2 { 0 } else { n + sim.below(n) };
+    let losses = if sim.first.servers().len() == 2 { 0 } else { n + sim.below(n) };
     let mut is_well = sim.recover(sim.below(2 * LEASE))?;
     for _ in 0..losses {
         if let Some(node) = sim.any_spare().filter(|_| is_well) {

@@ -11,9 +11,9 @@ use pando_member::{
 /// A view that random changes of a first one led to.
 fn view() -> impl Strategy<Value = View> {
     let first = (1..8u16, any::<u64>(), 1..4u16, "[a-zä:0-9]{0,12}");
-    let changes = vec((0..5u8, 0..8u16, 0..8u16), 0..40);
+    let changes = vec((0..7u8, 0..8u16, 0..8u16), 0..40);
     (first, changes, "(etcd://[a-z]{1,9})?").prop_map(|((n, pool, replicas, address), changes, register)| {
-        let servers = (0..n).map(|i| Server::new(format!("{address}{i}"), u64::from(i))).collect();
+        let servers = (0..n).map(|i| Server::new(format!("{address}{i}"), u64::from(i) + 1)).collect();
         let mut view = View::new(pool, replicas.min(n), servers).expect("enough servers");
         view = view.with_slots_of(pool >> 32).in_register(register);
         for (kind, volume, server) in changes {
@@ -26,6 +26,8 @@ fn view() -> impl Strategy<Value = View> {
                     with.map(|view| view.with_acceptor(server, incarnation + u64::from(volume.0)))
                 }
                 2 => view.copied(volume, server).ok(),
+                3 => view.with_server(&format!("{address}{}", view.epoch()), view.epoch() << 32).ok(),
+                4 => view.grown(),
                 _ => {
                     let mut free = view.free_slots().filter(|place| place.server == server);
                     free.next().and_then(|place| view.with_copy(volume, server, place.slot).ok())

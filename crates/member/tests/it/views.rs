@@ -1,7 +1,9 @@
 //! Views: where copies are placed, what changes do, which are refused, and what damage is found.
 
-use pando_fabric::{GlobalAddr, MAX_SERVERS, MemoryServerId};
+use pando_fabric::{GlobalAddr, MAX_SERVERS, MemoryServerId, Random};
 use pando_member::{FIRST_EPOCH, LostVolumes, Place, Server, View, ViewError, VolumeCopy, VolumeId};
+
+use crate::below;
 
 const S: fn(u16) -> MemoryServerId = MemoryServerId;
 const V: fn(u16) -> VolumeId = VolumeId;
@@ -91,6 +93,100 @@ fn a_whole_backup_is_promoted_before_a_syncing_one() {
     assert_eq!((next.primary(V(0)), next.backups(V(0)).len()), (Some(copy(2, 2)), 1));
 }
 
+/// Fills all copies, and makes those that volumes lack, as servers do.
+fn filled(mut view: View) -> View {
+    loop {
+        let syncing = (0..view.volumes() as u16).map(V).find_map(|volume| {
+            let copy = view.backups(volume).iter().find(|copy| copy.syncing)?;
+            Some((volume, copy.server))
+        });
+        if let Some((volume, server)) = syncing {
+            view = view.copied(volume, server).expect("it is being filled");
+            continue;
+        }
+        let wanting: Vec<_> = view.wanting().collect();
+        let places: Vec<_> = view.free_slots().collect();
+        let mut choices = wanting.iter().flat_map(|volume| places.iter().map(move |place| (*volume, *place)));
+        match choices.find_map(|(volume, place)| view.with_copy(volume, place.server, place.slot).ok()) {
+            Some(next) => view = next,
+            None => return view,
+        }
+    }
+}
+
+/// Numbers of the servers with copies of each volume, the primary first.
+fn holders(view: &View) -> Vec<Vec<u16>> {
+    let of = |volume| {
+        let primary = view.primary(volume).expect("there is such a volume");
+        [primary].iter().chain(view.backups(volume)).map(|copy| copy.server.0).collect()
+    };
+    (0..view.volumes() as u16).map(V).map(of).collect()
+}
+
+#[test]
+fn a_server_joins_and_one_more_volume_has_its_copies_on_different_servers() {
+    let first = view(3, 2);
+    let named = ViewError::IsNamed { address: "host-1:1".to_owned(), server: S(1) };
+    assert_eq!(first.with_server("host-1:1", 5), Err(named));
+    let joined = first.with_server("host-3:1", 5).expect("another one");
+    assert_eq!(first.grown(), None, "there are as many volumes as servers");
+    assert!(joined.acceptors().eq(first.acceptors()), "it is no acceptor");
+    assert_eq!((joined.incarnation(S(3)), joined.volumes(), joined.free_slots().count()), (Some(5), 3, 2));
+    let moving = joined.grown().expect("a backup moves");
+    assert_eq!(holders(&moving), [vec![0, 1], vec![1, 2], vec![2, 0, 3]]);
+    assert_eq!(moving.grown(), None, "it is not filled");
+    let moved = filled(moving).grown().expect("two servers have room");
+    assert_eq!(holders(&moved), [[0, 1], [1, 2], [2, 3]]);
+    let planned = moved.grown().expect("a volume");
+    assert_eq!((planned.volumes(), planned.volumes_in_use()), (4, 3));
+    assert_eq!(planned.primary(V(3)), Some(copy(3, 1)));
+    assert_eq!(planned.without(S(3)).expect("nobody has used the volume").volumes(), 3);
+    assert_eq!(planned.grown(), None, "it has one copy");
+    let whole = filled(planned);
+    assert_eq!(holders(&whole), [[0, 1], [1, 2], [2, 3], [3, 0]]);
+    let in_use = whole.grown().expect("it may be used");
+    assert_eq!((in_use.volumes_in_use(), in_use.grown()), (4, None));
+    assert_eq!(in_use.without(S(3)).expect("a copy of each is left").volumes(), 4);
+}
+
+#[test]
+fn servers_that_join_are_in_use_in_the_end_whatever_is_lost_meanwhile() {
+    for seed in 0..4000 {
+        let random = Random::new(seed);
+        let (n, replicas) = (2 + below(&random, 5) as u16, 1 + below(&random, 3) as u16);
+        let mut view = view(n, replicas.min(n));
+        for step in 0..40 {
+            let server = S(below(&random, view.servers().len() as u64) as u16);
+            view = match below(&random, 8) {
+                0 if view.servers().len() < 9 => view.with_server(&format!("new-{step}:1"), 1000 + step),
+                1 if view.servers().iter().all(Server::is_in) => {
+                    view.without(server).map_or_else(|_| Ok(view.clone()), Ok)
+                }
+                2 => view.readmit(server, view.epoch() << 32).or(Ok(view.clone())),
+                3 => Ok(filled(view)),
+                _ => Ok(view.grown().unwrap_or(view)),
+            }
+            .expect("a change");
+            assert_eq!(View::decode(&view.encode()).as_ref(), Ok(&view), "seed {seed}");
+        }
+        for number in (0..view.servers().len() as u16).map(S) {
+            view = view.readmit(number, view.epoch() << 32).unwrap_or(view);
+        }
+        view = filled(view);
+        while let Some(next) = view.grown() {
+            view = filled(next);
+        }
+        let copies: Vec<usize> = holders(&view).iter().map(Vec::len).collect();
+        // Where servers lost their parts in an odd order, the only free slot may be on a server that has a copy.
+        let is_stuck = view.wanting().next().is_some();
+        assert!(is_stuck || view.volumes_in_use() == view.servers().len(), "seed {seed}: {view:?}");
+        assert!(
+            is_stuck || copies.iter().all(|copies| *copies == usize::from(view.replicas())),
+            "seed {seed}"
+        );
+    }
+}
+
 /// The encoded first view of two servers with empty addresses and two copies, with changes to it.
 fn damaged(changes: &[(usize, u8)]) -> String {
     let mut bytes = View::new(7, 2, vec![Server::new("", 1); 2]).expect("a view").encode();
@@ -114,6 +210,8 @@ fn damage_is_named() {
         (&[(26, 200)], "more items than bytes"),
         (&[(46, 2)], "neither yes nor no"),
         (&[(volume - 4, 0)], "a number of volumes that cannot be"),
+        (&[(volume - 4, 1), (volume - 1, 0x80)], "a number of volumes that cannot be"),
+        (&[(volume - 4, 3)], "more items than bytes"),
         (&[(volume - 4, 1)], "more than belongs there"),
         (&[(volume, 2)], "a primary since an epoch that was not"),
         (&[(volume, 0)], "a primary since an epoch that was not"),

@@ -32,6 +32,15 @@ impl Chain {
         }
         if let (Ok(old), Ok(new)) = (View::decode(before), View::decode(after)) {
             for volume in (0..new.volumes()).map(|v| VolumeId(v as u16)) {
+                let (in_use, number) = (new.volumes_in_use(), usize::from(volume.0));
+                if number >= old.volumes() {
+                    self.require(number >= in_use, || format!("{volume:?} was never planned"));
+                    continue;
+                }
+                let is_whole = new.backups(volume).iter().filter(|copy| !copy.syncing).count() + 1
+                    >= usize::from(new.replicas());
+                let begins = number >= old.volumes_in_use() && number < in_use;
+                self.require(!begins || is_whole, || format!("{volume:?} is in use, and not whole"));
                 let primary = new.primary(volume).expect("there is such a volume");
                 let mut was = old.primary(volume).into_iter().chain(old.backups(volume).iter().copied());
                 let whole = was.any(|copy| copy == primary)

@@ -297,7 +297,8 @@ impl Sim {
             return None;
         }
         let me = MemoryServerId(at as u16);
-        let server = &view.servers()[at];
+        // Another server asks for it to join.
+        let server = view.servers().get(at)?;
         if !self.is_alive(at, server.is_in().then_some(server.incarnation())) {
             if server.is_in() {
                 return Some(at_epoch(&view, view.without(me).ok()?));
@@ -331,6 +332,18 @@ impl Sim {
                 self.after(delay, What::CutOff { node: usize::from(server.0) });
             }
             return Some(at_epoch(&view, view.without(server).ok()?));
+        }
+        if !self.over && self.below(4) == 0 {
+            if let Some(next) = view.grown() {
+                return Some(at_epoch(&view, next));
+            }
+            let joins = view.servers().len();
+            if let Some(Node { incarnation, process: Some(_), .. }) = self.nodes.get(joins) {
+                return Some(at_epoch(
+                    &view,
+                    view.with_server(&format!("server-{joins}:1"), *incarnation).ok()?,
+                ));
+            }
         }
         self.copy(at, &view)
     }
