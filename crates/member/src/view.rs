@@ -396,11 +396,17 @@ impl View {
     pub fn grown(&self) -> Option<Self> {
         let replicas = usize::from(self.replicas);
         let mut next = self.next();
+        let free: Vec<Place> = self.free_slots().collect();
+        let with_room: BTreeSet<MemoryServerId> = free.iter().map(|place| place.server).collect();
+        // One on a server that has no room yet.
+        let leaves =
+            |backups: &[VolumeCopy]| backups.iter().position(|copy| !with_room.contains(&copy.server));
         let is_whole = |volume: &Volume| !volume.backups.iter().any(|copy| copy.syncing);
         if let Some(moved) = next.volumes.iter_mut().find(|of| is_whole(of) && of.copies().count() > replicas)
         {
-            // The one that was filled is the last.
-            moved.backups.remove(0);
+            // The last is the one that was filled. The order of the others stays: what a later one has, those before it have.
+            let earlier = &moved.backups[..moved.backups.len() - 1];
+            moved.backups.remove(leaves(earlier).unwrap_or(0));
             return Some(next);
         }
         let has_all = |volume: &Volume| is_whole(volume) && volume.copies().count() == replicas;
@@ -414,11 +420,9 @@ impl View {
         if self.volumes.len() >= self.servers.len() {
             return None;
         }
-        let free: Vec<Place> = self.free_slots().collect();
         // The server that joined, if nothing else took its slots.
         let own = MemoryServerId(self.volumes.len() as u16);
         let place = *free.iter().find(|place| place.server == own).or(free.first())?;
-        let with_room: BTreeSet<MemoryServerId> = free.iter().map(|place| place.server).collect();
         if with_room.len() >= replicas {
             let primary = VolumeCopy::whole(place.server, place.slot);
             next.volumes.push(Volume { primary, since: next.epoch, backups: Vec::new() });
@@ -428,11 +432,12 @@ impl View {
         // Each of the servers has room for one copy of the new volume; whoever has more takes a backup of another one.
         let room = |server| free.iter().filter(|place| place.server == server).count();
         let place = free.iter().find(|place| room(place.server) > 1)?;
-        let may_move = |volume: &&mut Volume| {
-            let stands_alone = volume.backups.first().is_some_and(|copy| !with_room.contains(&copy.server));
-            stands_alone && volume.copies().all(|copy| copy.server != place.server)
-        };
-        let moves = next.volumes.iter_mut().filter(may_move).min_by_key(|volume| volume.backups[0].server)?;
+        let moves = next.volumes.iter_mut().filter_map(|volume| {
+            let from = volume.backups[leaves(&volume.backups)?].server;
+            let has_one = volume.copies().any(|copy| copy.server == place.server);
+            (!has_one).then_some((from, volume))
+        });
+        let (_, moves) = moves.min_by_key(|(from, _)| *from)?;
         moves.backups.push(VolumeCopy { server: place.server, slot: place.slot, syncing: true });
         Some(next)
     }

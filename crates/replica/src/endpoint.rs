@@ -13,8 +13,8 @@ use std::sync::Arc;
 
 use pando_fabric::defect::defect;
 use pando_fabric::{
-    Chain, ChainVerb, Endpoint, EndpointState, FabricError, GlobalAddr, MemoryServerId, Nanos, PageBuf,
-    RegionInfo, Result, TimeLimit, VerbResult, WORD, Work, join_all, outlined,
+    Chain, ChainVerb, Endpoint, EndpointState, FabricError, GlobalAddr, Growing, MemoryServerId, Nanos,
+    PageBuf, RegionInfo, Result, TimeLimit, VerbResult, WORD, Work, join_all, outlined,
 };
 
 use crate::again::{Kept, Step, buffer_of};
@@ -39,8 +39,8 @@ struct Group {
     views: Arc<dyn Views>,
     /// Placement in the view that the endpoint below has entered.
     entered: RefCell<Arc<Placement>>,
-    /// The volumes as regions. Their number and lengths do not change.
-    regions: Vec<RegionInfo>,
+    /// The volumes as regions, after each addition; the last list is current.
+    regions: Growing<Vec<RegionInfo>>,
 }
 
 /// How long a verb has waited.
@@ -116,7 +116,7 @@ impl<E: Endpoint> Replicated<E> {
     pub fn new(below: E, views: Arc<dyn Views>) -> Self {
         let placement = views.placement();
         below.enter_view(placement.epoch);
-        let regions = placement.regions();
+        let regions = Growing::new(vec![placement.regions()]);
         Self { below, group: Some(Group { views, entered: RefCell::new(placement), regions }) }
     }
 
@@ -125,9 +125,32 @@ impl<E: Endpoint> Replicated<E> {
         if group.views.epoch(self.below.now()) != group.entered.borrow().epoch {
             let newest = group.views.placement();
             self.below.enter_view(newest.epoch);
+            if newest.volumes.len() > group.regions().len() {
+                // If there is no room for so many additions, the volume is found when the pool is opened anew.
+                let _ = group.regions.push(newest.regions());
+            }
             *group.entered.borrow_mut() = newest;
         }
         Arc::clone(&group.entered.borrow())
+    }
+
+    /// Checks that there are `len` bytes at `at`. If there is no such volume, it may be new: this looks for one for a while.
+    async fn check(&self, group: &Group, at: GlobalAddr, len: usize) -> Result<()> {
+        match group.check(at, len) {
+            Err(FabricError::UnknownServer(_)) => {}
+            checked => return checked,
+        }
+        let patience = group.views.patience() / LOOKS;
+        let (pause, until) = ((patience / TRIES).max(1), self.below.now().saturating_add(patience));
+        loop {
+            let _ = self.placement(group);
+            let checked = group.check(at, len);
+            if !matches!(checked, Err(FabricError::UnknownServer(_))) || self.below.now() >= until {
+                return checked;
+            }
+            group.views.look();
+            self.below.sleep_until(self.below.now() + pause).await;
+        }
     }
 
     /// Whether the view of a placement is still the newest one.
@@ -225,7 +248,7 @@ impl<E: Endpoint> Replicated<E> {
     }
 
     async fn read_copy(&self, group: &Group, at: GlobalAddr, into: PageBuf) -> Result<PageBuf> {
-        group.check(at, into.window_len())?;
+        self.check(group, at, into.window_len()).await?;
         let (kept, mut first) = (Kept::of_read(&self.below, &into), Some(into));
         let read = self
             .repeat(group, at, async |volume| {
@@ -268,7 +291,7 @@ impl<E: Endpoint> Replicated<E> {
         from: PageBuf,
         may_repeat: bool,
     ) -> Result<PageBuf> {
-        group.check(at, from.window_len())?;
+        self.check(group, at, from.window_len()).await?;
         let kept = Kept::of_write(&self.below, &from);
         let again = || kept.again(&self.below);
         let write = async |copy: Replica, from| self.below.write(copy.at(at.offset()), from).await;
@@ -279,7 +302,7 @@ impl<E: Endpoint> Replicated<E> {
 
     /// WRITEs to all copies at once: nobody reads what only some of them have.
     async fn write_copies_at_once(&self, group: &Group, at: GlobalAddr, from: PageBuf) -> Result<PageBuf> {
-        group.check(at, from.window_len())?;
+        self.check(group, at, from.window_len()).await?;
         let (kept, mut first) = (Kept::of_write(&self.below, &from), Some(from));
         let written = self
             .repeat(group, at, async |volume| {
@@ -299,13 +322,13 @@ impl<E: Endpoint> Replicated<E> {
     }
 
     async fn read_word_of_copy(&self, group: &Group, at: GlobalAddr) -> Result<u64> {
-        group.check(at, WORD)?;
+        self.check(group, at, WORD).await?;
         self.repeat(group, at, async |volume| self.below.read_word(volume.primary.at(at.offset())).await)
             .await
     }
 
     async fn write_word_of_copies(&self, group: &Group, at: GlobalAddr, value: u64) -> Result<()> {
-        group.check(at, WORD)?;
+        self.check(group, at, WORD).await?;
         let write = async |copy: Replica, ()| self.below.write_word(copy.at(at.offset()), value).await;
         self.once(group, at, (), || (), write).await
     }
@@ -316,7 +339,7 @@ impl<E: Endpoint> Replicated<E> {
     }
 
     async fn atomic_copies(&self, group: &Group, at: GlobalAddr, atomic: Atomic) -> Result<u64> {
-        group.check(at, WORD)?;
+        self.check(group, at, WORD).await?;
         let mut waited = Waited::default();
         let (before, primary) = loop {
             let placement = self.placement(group);
@@ -396,7 +419,9 @@ impl<E: Endpoint> Replicated<E> {
     /// A chain of READs alone goes to the primary, one of WRITEs alone to all copies. Of any other chain, verbs are
     /// executed one after the other, each in a round trip of its own.
     async fn submit_copies(&self, group: &Group, chain: Chain) -> Result<Vec<VerbResult>> {
-        chain.verbs().iter().try_for_each(|verb| group.check(verb.at(), verb.len()))?;
+        for verb in chain.verbs() {
+            self.check(group, verb.at(), verb.len()).await?;
+        }
         let all = |kind: fn(&ChainVerb) -> bool| chain.verbs().iter().all(kind);
         let is_read = all(|verb| matches!(verb, ChainVerb::Read { .. }));
         let is_write = all(|verb| matches!(verb, ChainVerb::Write { .. } | ChainVerb::WriteWord { .. }));
@@ -511,9 +536,15 @@ impl Outcomes {
 }
 
 impl Group {
+    fn regions(&self) -> &[RegionInfo] {
+        &self.regions[self.regions.len() - 1]
+    }
+
     fn check(&self, at: GlobalAddr, len: usize) -> Result<()> {
-        let region = self.regions.get(usize::from(at.server().0));
-        region.ok_or(FabricError::UnknownServer(at.server()))?.check(at, len)
+        let server = at.server();
+        let entered = self.entered.borrow();
+        let volume = entered.volumes.get(usize::from(server.0)).ok_or(FabricError::UnknownServer(server))?;
+        RegionInfo { server, len: volume.len }.check(at, len)
     }
 }
 
@@ -661,7 +692,7 @@ impl<E: Endpoint> Endpoint for Replicated<E> {
 
     async fn reserve(&self, at: GlobalAddr, len: u64) -> Result<()> {
         let Some(group) = &self.group else { return self.below.reserve(at, len).await };
-        group.check(at, WORD)?;
+        self.check(group, at, WORD).await?;
         self.repeat(group, at, async |volume| {
             for copy in volume.in_write_order() {
                 self.below.reserve(copy.at(at.offset()), len).await?;
@@ -673,7 +704,7 @@ impl<E: Endpoint> Endpoint for Replicated<E> {
 
     async fn persist(&self, at: GlobalAddr, len: u64) -> Result<()> {
         let Some(group) = &self.group else { return self.below.persist(at, len).await };
-        group.check(at, WORD)?;
+        self.check(group, at, WORD).await?;
         self.repeat(group, at, async |volume| {
             for copy in volume.in_write_order() {
                 self.below.persist(copy.at(at.offset()), len).await?;
@@ -698,7 +729,7 @@ impl<E: Endpoint> Endpoint for Replicated<E> {
     }
 
     fn regions(&self) -> &[RegionInfo] {
-        self.group.as_ref().map_or_else(|| self.below.regions(), |group| &group.regions)
+        self.group.as_ref().map_or_else(|| self.below.regions(), Group::regions)
     }
 
     #[inline]

@@ -20,6 +20,9 @@ pub trait Views: Send + Sync {
     /// A verb in view `epoch` got no answer from `server` of the fabric below.
     fn suspect(&self, epoch: u64, server: MemoryServerId, now: Nanos);
 
+    /// A verb goes to a volume that the newest known placement lacks: there may be a newer one.
+    fn look(&self) {}
+
     /// Longest time for which a verb waits for another view, or for the server to answer again.
     fn patience(&self) -> Nanos;
 }

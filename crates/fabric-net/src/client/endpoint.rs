@@ -80,6 +80,7 @@ impl TcpEndpoint {
 
     /// Sends a request that does not access memory. Returns the number in the answer, or 1 if there is none.
     pub(super) async fn ask_server(&self, server: MemoryServerId, request: wire::Request<'_>) -> Result<u64> {
+        self.server(server)?;
         let expected = if request.op() == Op::Fence { Expected::Nothing } else { Expected::Word };
         match self.ask(server, request.op(), expected, |out| request.encode(out)).await? {
             Outcome::Word(word) => Ok(word),

@@ -185,8 +185,8 @@ impl TcpFabric {
         open::connect(config)
     }
 
-    /// Has memory servers found that join the pool while it is open, when a verb goes to one. The first finder stays. Members
-    /// of a group do not join.
+    /// Has memory servers found that join the pool while it is open, when a verb goes to one. The first finder stays. Those of
+    /// a group are found by its views.
     pub fn find_joining(&self, finder: Finder) {
         let _ = self.shared.finder.set(finder);
     }

@@ -156,18 +156,14 @@ fn info(server: &Server) -> RegionInfo {
 /// # Errors
 /// If one of them does not answer, or too many joined.
 pub(super) fn find_joining(shared: &Shared, number: usize) -> Result<()> {
-    let Some(finder) = shared.finder.get().filter(|_| shared.group.get().is_none()) else { return Ok(()) };
     let _finding = shared.finding.lock().unwrap_or_else(PoisonError::into_inner);
     while shared.servers.len() <= number {
         let next = shared.servers.len();
-        let Some(address) = finder(next, &shared.servers[next - 1].destination.address) else {
-            return Ok(());
+        let found = match shared.group.get() {
+            Some(group) => of_view(&group.view(), next),
+            None => found_by_the_pool(shared, next)?,
         };
-        let mut line = Line::new(next as u16, &address, &shared.secret);
-        let welcomed = line.welcomed(shared.deadline);
-        let welcomed = welcomed.map_err(|error| error.when_opening(line.destination()))?;
-        give_up_there_too(shared, &mut line)?;
-        let server = server(next as u16, &address, welcomed);
+        let Some(server) = found else { return Ok(()) };
         let infos = [shared.regions(), &[info(&server)]].concat();
         if shared.servers.push(server).is_err() || shared.infos.push(infos).is_err() {
             let reason =
@@ -176,6 +172,27 @@ pub(super) fn find_joining(shared: &Shared, number: usize) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// A memory server that joined the pool, and no group.
+fn found_by_the_pool(shared: &Shared, number: usize) -> Result<Option<Server>> {
+    let before = &shared.servers[number - 1].destination.address;
+    let Some(address) = shared.finder.get().and_then(|finder| finder(number, before)) else {
+        return Ok(None);
+    };
+    let mut line = Line::new(number as u16, &address, &shared.secret);
+    let welcomed = line.welcomed(shared.deadline);
+    let welcomed = welcomed.map_err(|error| error.when_opening(line.destination()))?;
+    give_up_there_too(shared, &mut line)?;
+    Ok(Some(server(number as u16, &address, welcomed)))
+}
+
+/// A server of a group, whether or not it answers: what the view says of it.
+fn of_view(view: &View, number: usize) -> Option<Server> {
+    let named = view.servers().get(number)?;
+    let region_len = view.slot_bytes() * u64::from(view.replicas());
+    let welcomed = Welcomed { region_len, body_max: BODY_MAX, incarnation: named.incarnation() };
+    Some(server(number as u16, named.address(), welcomed))
 }
 
 /// Has a memory server that joined fence off all processes that were given up for dead before it was known here. Those that
@@ -196,11 +213,9 @@ fn of_group(config: &TcpConfig, mut view: View) -> (Vec<Server>, Option<Arc<Grou
     for (number, named) in (0..).zip(view.clone().servers()) {
         let members = view.incarnation(MemoryServerId(number)).is_some();
         let found = members.then(|| look(config, number, named.address()).ok()).flatten();
-        // Of one that does not answer, only what the view says of it matters.
-        let body_max = found.as_ref().map_or(BODY_MAX, |found| found.welcomed.body_max);
-        let region_len = view.slot_bytes() * u64::from(view.replicas());
-        let incarnation = named.incarnation();
-        servers.push(server(number, named.address(), Welcomed { region_len, body_max, incarnation }));
+        let of_view = of_view(&view, usize::from(number)).expect("the view names it");
+        let body_max = found.as_ref().map_or(of_view.body_max, |found| found.welcomed.body_max);
+        servers.push(Server { body_max, ..of_view });
         if let Some(newer) = found.and_then(|found| found.view).filter(|newer| newer.epoch() > view.epoch()) {
             view = newer;
         }
@@ -256,6 +271,57 @@ impl TcpFabric {
             }
         }
         Ok(first.unwrap_or_default())
+    }
+
+    /// Has the memory server at `address` join the group. The group moves copies to it then, until there is one more volume
+    /// ([`View::volumes_in_use`]). It may be asked for again. What was in its memory is lost.
+    ///
+    /// # Errors
+    /// `Open` if these servers are no group, or that one cannot be in it; `System` if it or the register does not answer.
+    pub fn join_group(&self, address: &str) -> Result<()> {
+        let shared = &self.shared;
+        let Some(group) = shared.group.get() else {
+            return Err(open_error("these memory servers have no copies of each other's memory".to_owned()));
+        };
+        let (view, failed) =
+            (group.view(), |reason: String| FabricError::System { path: "tcp".to_owned(), reason });
+        let config = TcpConfig {
+            secret: shared.secret.clone(),
+            deadline: shared.deadline,
+            ..TcpConfig::new([address])
+        };
+        let Found { welcomed, view: of_other } = look(&config, view.servers().len() as u16, address)?;
+        if of_other.is_some_and(|other| other.pool() != view.pool()) {
+            return Err(open_error(format!("{address} has copies of another pool's memory")));
+        }
+        let (has, needs) = (welcomed.region_len, view.slot_bytes() * u64::from(view.replicas()));
+        if has < needs {
+            return Err(open_error(format!(
+                "{address} has {has} bytes of memory, and each server needs {needs}"
+            )));
+        }
+        let (given, own) =
+            (self.register_of_servers(&[address.to_owned()])?, view.register().unwrap_or_default());
+        if given != own {
+            let say = |name: &str| if name.is_empty() { "none".to_owned() } else { name.to_owned() };
+            let (own, given) = (say(own), say(&given));
+            return Err(open_error(format!(
+                "the register of the pool is {own}, and {address} was started with {given}"
+            )));
+        }
+        let joined = Register::of(&view, &shared.secret, random_nonzero()).and_then(|mut register| {
+            register.change(Instant::now() + FORMING, |view| match view {
+                None => Err("the register has no view".to_owned()),
+                Some(view) if view.servers().iter().any(|server| server.address() == address) => Ok(None),
+                Some(view) => view
+                    .with_server(address, welcomed.incarnation)
+                    .map(Some)
+                    .map_err(|error| error.to_string()),
+            })
+        });
+        let view = joined.map_err(|error| failed(error.to_string()))?;
+        group.learn(view.expect("there is one"));
+        Ok(())
     }
 
     /// Makes a group of these memory servers, each of which has parts of its memory copied to `replicas - 1` others from then

@@ -158,9 +158,13 @@ impl Views for Group {
 
     fn suspect(&self, epoch: u64, _: MemoryServerId, _: Nanos) {
         if self.newest_epoch() == epoch {
-            self.state().suspects = true;
-            self.changed.notify_all();
+            self.look();
         }
+    }
+
+    fn look(&self) {
+        self.state().suspects = true;
+        self.changed.notify_all();
     }
 
     fn patience(&self) -> Nanos {
@@ -217,6 +221,6 @@ fn placement_of(view: &View) -> Placement {
         primary: replica(&view.primary(volume).expect("a volume of the view")),
         backups: view.backups(volume).iter().map(replica).collect(),
     };
-    let volumes = (0..view.volumes() as u16).map(|number| volume(VolumeId(number))).collect();
+    let volumes = (0..view.volumes_in_use() as u16).map(|number| volume(VolumeId(number))).collect();
     Placement { epoch: view.epoch(), volumes }
 }

@@ -65,6 +65,8 @@ enum Change {
     Readmit { server: MemoryServerId, incarnation: u64, acceptor: u64, epoch: u64 },
     /// Let this server have copies that volumes lack.
     Adopt(MemoryServerId),
+    /// The next step on the way to as many volumes as servers.
+    Grow,
 }
 
 impl Change {
@@ -101,6 +103,7 @@ impl Change {
                     }
                 }
             }
+            Self::Grow => next = view.grown()?,
         }
         (next.epoch() > view.epoch()).then_some(next)
     }
@@ -119,6 +122,10 @@ impl Change {
             }
             Self::Readmit { server, incarnation, .. } if view.incarnation(*server) == Some(*incarnation) => {
                 tracing::info!("memory server {server} is back in view {epoch}");
+            }
+            Self::Grow => {
+                let (volumes, servers) = (view.volumes_in_use(), view.servers().len());
+                tracing::info!("in view {epoch}, {volumes} volumes of {servers} memory servers are in use");
             }
             _ => {}
         }
@@ -193,8 +200,13 @@ impl Work {
                     ask_for(&changes, Change::Without(suspects));
                 } else if is_behind || begins {
                     ask_for(&changes, Change::Read);
-                } else if is_admitted && view.as_ref().is_some_and(|view| adopts.of(view).is_some()) {
-                    ask_for(&changes, adopts);
+                } else if let Some(view) = view.as_ref().filter(|_| is_admitted) {
+                    let grows = || view.members().next() == Some(me) && view.grown().is_some();
+                    if adopts.of(view).is_some() {
+                        ask_for(&changes, adopts);
+                    } else if grows() {
+                        ask_for(&changes, Change::Grow);
+                    }
                 }
                 if self.member.view_without_fences().is_some() && is_idle(asking.as_ref()) {
                     asking = Some(scope.spawn(|| self.ask_for_fences()));

@@ -239,3 +239,75 @@ fn servers_come_back_empty_one_after_the_other_while_clients_work() {
         assert_eq!(block_on(&ep, ep.read_word(Load::counter(thread))).expect("it is there"), number);
     }
 }
+
+/// Waits until so many volumes are in use.
+fn wait_for_volumes(fabric: &TcpFabric, volumes: usize) {
+    let until = Instant::now() + Duration::from_secs(20);
+    while fabric.view().expect("it is a group").volumes_in_use() < volumes {
+        assert!(Instant::now() < until, "{:?}", fabric.view());
+        thread::sleep(Duration::from_millis(5));
+    }
+}
+
+#[test]
+fn servers_join_while_clients_work_and_others_are_lost() {
+    let (mut servers, fabric) = group(3);
+    let load = Load { fabric: &fabric, stop: AtomicBool::new(false) };
+    thread::scope(|scope| {
+        let load = &load;
+        let working: Vec<_> = (0..3).map(|thread| scope.spawn(move || load.work(thread))).collect();
+        let stop = Stop(&load.stop);
+        // An endpoint that is older than the volume finds it.
+        let ep = endpoint(&fabric);
+        for (number, next) in (3..6).zip(21..) {
+            servers.push(Some(serve(next)));
+            let address = servers[number].as_ref().expect("it runs").addr().to_string();
+            fabric.join_group(&address).expect("there is room");
+            fabric.join_group(&address).expect("it has joined already");
+            if number > 3 {
+                // One that has copies, or the one that joined before.
+                thread::sleep(LEASE / 10 * number as u32);
+                restart(&mut servers[(number - 4) * 3], next + 100);
+            }
+            wait_for_volumes(&fabric, number + 1);
+            set(&ep, word(number as u16), 7);
+            wait_for_copies(&fabric, None, number + 1);
+            let lost = incarnation(&fabric, number);
+            restart(&mut servers[number], next + 200);
+            assert_eq!(block_on(&ep, ep.read_word(word(number as u16))).expect("another has a copy"), 7);
+            wait_for_copies(&fabric, Some(lost), number + 1);
+        }
+        assert_eq!((ep.regions().len(), fabric.view().expect("it is a group").servers().len()), (6, 6));
+        drop(stop);
+        assert!(working.into_iter().all(|working| working.join().expect("no panic") > 0));
+    });
+    let other =
+        TcpFabric::connect(TcpConfig::new([servers[5].as_ref().expect("it runs").addr().to_string()]));
+    let ep = endpoint(&other.expect("it answers"));
+    for volume in 3..6 {
+        assert_eq!(block_on(&ep, ep.read_word(word(volume))).expect("it is there"), 7);
+    }
+}
+
+#[test]
+fn servers_that_do_not_fit_do_not_join() {
+    let (_servers, fabric) = group(3);
+    let told = |error: pando_fabric::FabricError| error.to_string();
+    let (_others, other) = group(2);
+    let of_other = other.addresses()[0].clone();
+    let refused = told(fabric.join_group(&of_other).expect_err("it is in another group"));
+    assert_eq!(refused, format!("tcp: {of_other} has copies of another pool's memory"));
+    let alone = serve(31);
+    let address = alone.addr().to_string();
+    let of_none = TcpFabric::connect(TcpConfig::new([address.clone()])).expect("it answers");
+    let refused = told(of_none.join_group(&address).expect_err("it is alone"));
+    assert_eq!(refused, "tcp: these memory servers have no copies of each other's memory");
+    let config = LocalConfig { server_sizes: vec![1 << 19], huge_pages: false };
+    let small = LocalFabric::new(config).and_then(|local| local.served_region(MemoryServerId(0)));
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let config = ServerConfig { incarnation: 32, ..ServerConfig::default() };
+    let small =
+        TcpServer::start(listener, small.expect("so little memory"), None, config).expect("it starts");
+    let refused = told(fabric.join_group(&small.addr().to_string()).expect_err("it is small"));
+    assert!(refused.ends_with("has 524288 bytes of memory, and each server needs 1048576"), "{refused}");
+}

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use pando_dex::Drained;
 use pando_elf_remote::{RemoteError, is_elf};
-use pando_fabric::MemoryServerId;
+use pando_fabric::{Endpoint, MemoryServerId};
 use pando_fabric_net::random_nonzero;
 use pando_pool::{IndexRecord, PoolError, ServerState, ServerUsage};
 use pando_rt::block_on;
@@ -30,6 +30,9 @@ use crate::shared::{PartitionOwner, Shared, Spread, lock};
 const MOVING: &str = "moving nodes between memory servers";
 /// Pause between two looks at what other processes have done.
 const PAUSE: Duration = Duration::from_millis(100);
+
+/// Longest time in which nothing moves while a memory server joins others that have copies: they wait for each other for leases.
+const JOINING: Duration = Duration::from_secs(60);
 
 /// Progress of [`Cluster::drain_memory_server`], and its result.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -81,7 +84,8 @@ impl Cluster {
     }
 
     /// Adds a memory server of `bytes` to the pool and returns its number. Other processes notice it by
-    /// themselves; where memory servers are reached by RDMA, there must be none. A pool of files must be a directory.
+    /// themselves; where memory servers are reached by RDMA, there must be none. A pool of files must be a directory. Where memory
+    /// servers have copies of each other's memory, this waits until copies have moved to the new one.
     ///
     /// ```
     /// use pando::{Cluster, Config};
@@ -99,7 +103,9 @@ impl Cluster {
     pub fn add_memory_server(&self, bytes: u64) -> Result<MemoryServerId> {
         let shared = &self.shared;
         shared.writable()?;
-        shared.fabric.check_no_copies("adding a memory server")?;
+        if shared.fabric.has_copies() {
+            self.await_volume()?;
+        }
         shared.with_endpoint(|ep| {
             // Excludes other processes that add a server or attach.
             let _lock = shared.fabric.lock_exclusive(shared.config.patience())?;
@@ -108,12 +114,36 @@ impl Cluster {
             }
             block_on(ep, shared.pool.learn(ep))?;
             // A region left by an addition that failed is reused.
-            if shared.fabric.regions().len() <= shared.pool.servers() {
+            if ep.regions().len() <= shared.pool.servers() {
                 shared.pool.check_joining(bytes, None)?;
                 shared.fabric.add_server(bytes, shared.config.huge_pages)?;
             }
-            Ok(block_on(ep, shared.pool.add_server_at(ep, None, &shared.fabric.addresses()))?)
+            // The view has those of servers with copies.
+            let addresses = if shared.fabric.has_copies() { Vec::new() } else { shared.fabric.addresses() };
+            Ok(block_on(ep, shared.pool.add_server_at(ep, None, &addresses))?)
         })
+    }
+
+    /// Has one more memory server join those that have copies of each other's memory, and waits until there is a volume that the
+    /// pool does not have yet. An attempt that failed may have left one.
+    fn await_volume(&self) -> Result<()> {
+        let (shared, mut waiting) = (&self.shared, Waiting::new(JOINING.max(self.shared.config.patience())));
+        shared.with_endpoint(|ep| Ok(block_on(ep, shared.pool.learn(ep))?))?;
+        let has_one =
+            || shared.fabric.view().is_some_and(|view| view.volumes_in_use() > shared.pool.servers());
+        if !has_one() {
+            shared.fabric.join_group(&shared.config)?;
+        }
+        while !has_one() {
+            if !waiting.goes_on(shared.fabric.moves_of_group(&shared.config)) {
+                return Err(Error::InvalidOption(
+                    "the memory server joined, but its copies do not move; `pando pool copies` shows what is missing, \
+                     and this can be repeated"
+                        .to_owned(),
+                ));
+            }
+        }
+        Ok(())
     }
 
     /// Takes a draining or drained memory server back into use. No index may be open, and no other process
@@ -168,7 +198,6 @@ impl Cluster {
     ) -> Result<DrainProgress> {
         let shared = &self.shared;
         shared.writable()?;
-        shared.fabric.check_no_copies("draining a memory server")?;
         let registry = lock(&self.registry.open);
         shared.with_endpoint(|ep| {
             if server.0 == 0 {

@@ -75,7 +75,11 @@ pub(super) fn find<E: Endpoint>(
 }
 
 /// Pool and number of the server at `address`, and the address of the next one.
-fn look(config: &Config, address: &str, seed: u64) -> Result<(Option<RegionPlace>, Option<String>)> {
+pub(super) fn look(
+    config: &Config,
+    address: &str,
+    seed: u64,
+) -> Result<(Option<RegionPlace>, Option<String>)> {
     let fabric = TcpFabric::connect(tcp_config(config, &[address.to_owned()]))?;
     let (ep, region) = (fabric.endpoint(seed)?, fabric.regions()[0]);
     let place = block_on(&ep, place_of_region(&ep, region))?;

@@ -33,6 +33,7 @@ use pando_replica::Replicated;
 use pando_rt::block_on;
 
 use crate::error::{Error, Result};
+use crate::memory_server::memory_server_at;
 use crate::options::{Config, Create, Place};
 pub(crate) use endpoint::AnyEndpoint;
 use find_servers::Found;
@@ -91,14 +92,6 @@ impl AnyFabric {
         self.connections()?.view()
     }
 
-    /// Refuses `what` if memory servers have copies of each other's memory.
-    pub fn check_no_copies(&self, what: &str) -> Result<()> {
-        match self.has_copies() {
-            false => Ok(()),
-            true => Err(Error::InvalidOption(format!("{what} is not possible in a pool with copies"))),
-        }
-    }
-
     /// Addresses of memory servers elsewhere, in the order of their numbers.
     pub fn addresses(&self) -> Vec<String> {
         self.connections().map(TcpFabric::addresses).unwrap_or_default()
@@ -145,14 +138,40 @@ impl AnyFabric {
         match self {
             Self::Local(fabric) => fabric.add_server(bytes)?,
             Self::Shm(fabric) => fabric.add_server(bytes, huge_pages)?,
-            elsewhere => {
-                return Err(Error::InvalidOption(format!(
-                    "start one more memory server first, and name its address after those of the pool's {}",
-                    elsewhere.regions().len()
-                )));
-            }
+            elsewhere => return Err(needs_address(elsewhere.regions().len())),
         };
         Ok(())
+    }
+
+    /// Has the memory server whose address `config` names after those of this group join it, if there is one.
+    ///
+    /// # Errors
+    /// If there is none, and no other one is about to join; if it belongs to a pool, or does not fit.
+    pub fn join_group(&self, config: &Config) -> Result<()> {
+        let (Some(connections), Place::Tcp(addresses)) = (self.connections(), &config.place) else {
+            return Ok(());
+        };
+        let Some(view) = connections.view() else { return Ok(()) };
+        let is_named = |address: &&String| view.servers().iter().any(|server| server.address() == *address);
+        match addresses.iter().find(|address| !is_named(address)) {
+            None if view.servers().len() > view.volumes_in_use() => Ok(()),
+            None => Err(needs_address(view.servers().len())),
+            Some(address) if find_servers::look(config, address, 0)?.0.is_some() => {
+                let reason = format!("the memory server at {address} belongs to a pool already");
+                Err(Error::InvalidOption(reason))
+            }
+            Some(address) => Ok(connections.join_group(address)?),
+        }
+    }
+
+    /// Epoch of the view, and number of bytes that its servers have in copies that they fill: what moves while one joins.
+    pub fn moves_of_group(&self, config: &Config) -> (u64, u64) {
+        let Some(view) = self.view() else { return (0, 0) };
+        let whole = |address| {
+            let found = memory_server_at(address, &config.access).ok()?;
+            Some(found.condition.member?.fills.iter().map(|fill| fill.whole).sum::<u64>())
+        };
+        (view.epoch(), view.servers().iter().filter_map(|server| whole(server.address())).sum())
     }
 
     /// Whether memory servers are found that join while the pool is open.
@@ -188,6 +207,12 @@ impl AnyFabric {
         let lock = self.connections().map(|connections| connections.lock_exclusive(patience)).transpose()?;
         Ok(lock.map(|lock| AnyLock::Tcp(Box::new(lock))))
     }
+}
+
+fn needs_address(servers: usize) -> Error {
+    Error::InvalidOption(format!(
+        "start one more memory server first, and name its address after those of the pool's {servers}"
+    ))
 }
 
 /// Whether a pool may exist where `config` says. Always true for memory servers elsewhere, which must be
@@ -303,7 +328,9 @@ fn attach_to_all(
     let ep = fabric.endpoint(seed)?;
     let (servers, opened) = match attach(&fabric, &ep, true) {
         // A server that is named twice would be taken for one that may join.
-        Ok(pool) if ep.regions().len() > pool.servers() => (Some(pool.servers()), Ok(pool)),
+        Ok(pool) if ep.regions().len() > pool.servers() && !fabric.has_copies() => {
+            (Some(pool.servers()), Ok(pool))
+        }
         Err(Error::Pool(error)) if wrong_servers::may_be_why(&error) => match &error {
             PoolError::WrongServers { pool, .. } => (Some(*pool), Err(error)),
             _ => (None, Err(error)),

@@ -1,8 +1,13 @@
 //! Memory servers with copies of each other's memory: one of them ends, and everything goes on.
 
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::thread;
 use std::time::{Duration, Instant};
 
-use pando::{Backing, Cluster, Config, Create, IndexOptions, MemoryServer, MemoryServerConfig};
+use pando::{
+    Backing, Cluster, Config, Create, Durability, IndexOptions, MemoryServer, MemoryServerConfig,
+    MemoryServerId, ServerState,
+};
 
 /// Long enough for a machine that does other things too.
 const LEASE: Duration = Duration::from_millis(500);
@@ -59,6 +64,78 @@ fn any_memory_server_may_be_lost() {
             assert_eq!(found.as_deref(), Some(&key(number + 1)[..]), "{lost}: {number}");
         }
     }
+}
+
+/// Ends threads when it is dropped, on a panic too.
+struct Stop<'s>(&'s AtomicBool);
+
+impl Drop for Stop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Relaxed);
+    }
+}
+
+#[test]
+fn memory_servers_join_and_are_drained_while_a_compute_server_writes() {
+    let mut servers = start(3);
+    let config = Config::tcp(addresses(&servers)).replicas(2).cache(1 << 20).durability(Durability::Process);
+    let cluster = Cluster::open(config.create(Create::New)).expect("a pool");
+    let index = cluster.create_index("trees", &IndexOptions::integers()).expect("an index");
+    let is_over = AtomicBool::new(false);
+    let admin = |servers: &[Option<MemoryServer>]| {
+        let config = Config::tcp(addresses(servers)).create(Create::Never).durability(Durability::Process);
+        Cluster::open(config).expect("the pool is there")
+    };
+    let rounds = thread::scope(|scope| {
+        let stop = Stop(&is_over);
+        let writing = scope.spawn(|| {
+            let session = index.session().expect("a session");
+            let mut round = 0;
+            while !is_over.load(Relaxed) {
+                round += 1;
+                for number in 0..20_000 {
+                    session.put(&key(number), &key(number + round)).expect("room");
+                }
+            }
+            round
+        });
+        let following = scope.spawn(|| {
+            while !is_over.load(Relaxed) {
+                index.follow(&|| true).expect("it moves what is its own");
+                thread::sleep(Duration::from_millis(100));
+            }
+        });
+        for round in 0..2 {
+            let refused = admin(&servers).add_memory_server(64 << 20).expect_err("none is named");
+            assert!(refused.to_string().starts_with("start one more memory server first"), "{refused}");
+            servers.extend(start(1));
+            let cluster = admin(&servers);
+            let added = cluster.add_memory_server(64 << 20).expect("it joins");
+            assert_eq!(usize::from(added.0), 3 + round);
+            let moved = cluster.spread_indexes(|_| ()).expect("there is room");
+            println!("memory server {added} is in use, {moved} nodes moved");
+            let left = MemoryServerId(1 + round as u16);
+            cluster.drain_memory_server(left, |_| ()).expect("there is room");
+            let state = cluster.memory_servers().expect("it answers")[usize::from(left.0)].state;
+            assert_eq!(state, ServerState::Drained);
+            cluster.close().expect("nothing is open");
+        }
+        drop(stop);
+        following.join().expect("no panic");
+        writing.join().expect("no panic")
+    });
+    // Any one may be lost, also the one that joined.
+    servers[3] = None;
+    let session = index.session().expect("a session");
+    for number in 0..20_000 {
+        let found = session.get(&key(number)).expect("a copy is left");
+        assert_eq!(found.as_deref(), Some(&key(number + rounds)[..]), "{number}");
+    }
+    drop(session);
+    drop(index);
+    cluster.close().expect("nothing is open");
+    let report = admin(&servers).check().expect("it answers");
+    assert!(report.is_clean(), "{report:?}");
 }
 
 /// Starts a memory server of a file, at an address or at any.
