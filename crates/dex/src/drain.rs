@@ -44,6 +44,8 @@ pub struct Drained {
     pub values: u64,
     /// Number of nodes and values that the last pass left in place because there is no room for them.
     pub left: u64,
+    /// Whether the last pass found nothing on the server: there is nothing of this compute server there any more.
+    pub is_complete: bool,
 }
 
 /// Children of one node, for a pass.
@@ -107,6 +109,7 @@ pub async fn drain<L: Layout, E: Endpoint>(
             return Ok(done);
         }
         if (done.nodes, done.values) == (before.nodes, before.values) {
+            done.is_complete = done.left == 0;
             break;
         }
     }

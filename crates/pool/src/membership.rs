@@ -26,8 +26,9 @@ use pando_fabric::{Endpoint, GlobalAddr, MemoryServerId, RegionInfo};
 use crate::defect::Defect;
 use crate::error::{PoolError, Result};
 use crate::io::{read_words, until_answered};
-use crate::layout::{EPOCH_AT, Geometry, JOINED_AT, STATES_AT, STATES_MAX, Superblock};
+use crate::layout::{Descriptor, EPOCH_AT, Geometry, JOINED_AT, STATES_AT, STATES_MAX, Superblock};
 use crate::pool::{Pool, Server, format_region, is_of_another_pool, no_space, read_superblock};
+use crate::process::AttachSlot;
 
 /// State of a memory server in the pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -283,6 +284,31 @@ impl Pool {
     /// [`PoolError::NotDraining`]; [`PoolError::NotEmpty`] with the remaining blocks, in which case it stays
     /// draining.
     pub async fn finish_drain<E: Endpoint>(&self, ep: &E, server: MemoryServerId) -> Result<()> {
+        self.finish_drain_of(ep, server, None).await
+    }
+
+    /// As [`finish_drain`](Self::finish_drain), where the caller knows that this process and those in `known` use no block there
+    /// any more, and allocate none. What is allocated all the same in chunks that they lease, or that nobody does, belongs to nothing:
+    /// processes died that had freed it ([`reclaim`](Self::reclaim)). It stays allocated until it is
+    /// [freed](Self::free_left).
+    ///
+    /// # Errors
+    /// [`PoolError::NotDraining`]; [`PoolError::NotEmpty`] if another process leases a chunk there.
+    pub async fn finish_drain_with_left<E: Endpoint>(
+        &self,
+        ep: &E,
+        server: MemoryServerId,
+        known: &[AttachSlot],
+    ) -> Result<()> {
+        self.finish_drain_of(ep, server, Some(known)).await
+    }
+
+    async fn finish_drain_of<E: Endpoint>(
+        &self,
+        ep: &E,
+        server: MemoryServerId,
+        may_leave: Option<&[AttachSlot]>,
+    ) -> Result<()> {
         self.learn(ep).await?;
         match self.server(server)?.state() {
             ServerState::Active => return Err(PoolError::NotDraining { server }),
@@ -296,7 +322,11 @@ impl Pool {
             // later lease there then sees it.
             self.publish_membership(ep).await?;
             let usage = self.usage_of(ep, self.server(server)?).await?;
-            if usage.bytes_in_chunks > 0 {
+            let is_empty = match may_leave {
+                None => usage.bytes_in_chunks == 0,
+                Some(known) => self.is_leased_by_none_but(ep, server, known).await?,
+            };
+            if !is_empty {
                 return Err(PoolError::NotEmpty {
                     server,
                     bytes: usage.bytes_allocated,
@@ -307,6 +337,21 @@ impl Pool {
             self.publish_membership(ep).await
         })
         .await
+    }
+
+    /// Whether this process and those in `known` lease all leased chunks of a server.
+    async fn is_leased_by_none_but<E: Endpoint>(
+        &self,
+        ep: &E,
+        server: MemoryServerId,
+        known: &[AttachSlot],
+    ) -> Result<bool> {
+        let mine = self.writer_slot()?;
+        let is_known = |of: &Descriptor| match *of {
+            Descriptor::Leased { slot, .. } => mine.0 == slot || known.contains(&AttachSlot(slot)),
+            Descriptor::Free | Descriptor::Released { .. } => true,
+        };
+        Ok(self.descriptors(ep, self.server(server)?).await?.iter().all(|(_, of)| is_known(of)))
     }
 
     /// Makes a drained or draining server active again. No process may have an index open meanwhile, since an

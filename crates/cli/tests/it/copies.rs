@@ -206,6 +206,41 @@ fn all_servers_are_restarted_one_after_the_other_and_no_operation_fails() {
 }
 
 /// What `pando status` says, and its exit status.
+#[test]
+fn memory_servers_join_and_are_drained_by_command_while_clients_go_on() {
+    let mut memory = MemoryServers::new();
+    let cluster = memory.cluster();
+    let server = cluster.compute_server().join().expect("it starts");
+    let errors = beside_clients(&cluster, |answered| {
+        for number in SERVERS..SERVERS + 3 {
+            let joins = memory_server(&memory.place, "HERE", &memory.options);
+            let order = format!("pool add-server --pool {},{}", memory.pool, joins.address);
+            memory.servers.push(joins);
+            let ordered = {
+                let (place, order) = (Arc::clone(&memory.place), order.clone());
+                thread::spawn(move || place.run(&order))
+            };
+            // Others end and come back meanwhile, at last the one that joins.
+            let ends = [0, 2, number][number - SERVERS];
+            thread::sleep(Duration::from_millis(400 * (number - SERVERS) as u64));
+            memory.restart(ends, "-TERM", || await_answers(answered));
+            let said = ordered.join().expect("no panic");
+            assert_eq!(said.stdout, format!("memory server {number} is in use\n"), "{said:?}");
+            memory.place.ok(&format!("pool spread --pool {}", memory.pool));
+            memory.place.ok(&format!("pool drain-server {} --pool {}", number - 2, memory.pool));
+            await_answers(answered);
+            memory.wait_for_copies();
+        }
+        // A drained part of the pool is still on servers, of which any may be lost.
+        for number in SERVERS..memory.servers.len() {
+            memory.restart(number, "-TERM", || await_answers(answered));
+            memory.wait_for_copies();
+        }
+    });
+    assert_eq!(errors, Vec::<String>::new());
+    memory.stop(server);
+}
+
 fn status(place: &Place, pool: &str) -> (serde_json::Value, i32) {
     let asked = place.run(&format!("status --pool {pool} --json -"));
     (serde_json::from_str(&asked.stdout).unwrap_or_else(|error| panic!("{error}: {asked:?}")), asked.status)

@@ -211,10 +211,13 @@ impl Cluster {
             let work = self.all_indexes(ep, &registry, |record| record.root.server() == server)?;
             let drained = self.drain_worked(ep, &work.here, server, progress);
             let released = release(shared, ep, work.here);
-            let drained = drained?;
+            let (drained, is_complete) = drained?;
             released?;
             self.drain_tables(ep, server)?;
-            self.finish_drain(ep, server, work.elsewhere)?;
+            match self.finish_drain(ep, server, work.elsewhere) {
+                Err(_) if is_complete && self.leave_to_the_dead(ep, server)? => {}
+                finished => finished?,
+            }
             Ok(drained)
         })
     }
@@ -234,18 +237,56 @@ impl Cluster {
         }
     }
 
+    /// Declares a server drained on which blocks are allocated that processes which died had freed, if all owners say that they
+    /// have left it. Returns whether that was done.
+    ///
+    /// Owners are asked twice, and work that began before the first answers has ended before the second ones: until a process
+    /// learns of the drain, it may allocate there.
+    fn leave_to_the_dead(&self, ep: &AnyEndpoint, server: MemoryServerId) -> Result<bool> {
+        let shared = &self.shared;
+        let records = block_on(ep, shared.pool.list_indexes(ep))?;
+        // Who changes an Elf table is not asked.
+        if !block_on(ep, shared.pool.has_reclaimed(ep))? || records.iter().any(is_elf) {
+            return Ok(false);
+        }
+        let owned = |records: Vec<IndexRecord>| -> Vec<_> {
+            records.into_iter().map(|record| (record.id, record.boundaries, record.owners)).collect()
+        };
+        let before = owned(records);
+        for time in 0..2 {
+            if time > 0 {
+                thread::sleep(shared.config.patience());
+            }
+            let answers = self.ask_owners(ep, Some(server))?;
+            if answers.is_none_or(|answers| answers.iter().any(|answer| answer.nodes > 0)) {
+                return Ok(false);
+            }
+        }
+        let attached = block_on(ep, shared.pool.processes(ep))?;
+        let alive: Vec<_> = attached.iter().filter(|other| other.is_alive).map(|other| other.slot).collect();
+        let owners: Vec<_> =
+            before.iter().flat_map(|(_, _, owners)| owners.iter().copied().flatten()).collect();
+        let is_as_before = owned(block_on(ep, shared.pool.list_indexes(ep))?) == before;
+        if !is_as_before || owners.iter().any(|owner| !alive.contains(owner)) {
+            return Ok(false);
+        }
+        block_on(ep, shared.pool.finish_drain_with_left(ep, server, &owners))?;
+        Ok(true)
+    }
+
+    /// Returns also whether there is nothing of these indexes on the server any more.
     fn drain_worked(
         &self,
         ep: &AnyEndpoint,
         worked: &[Worked<'_>],
         server: MemoryServerId,
         progress: &mut dyn FnMut(DrainProgress),
-    ) -> Result<DrainProgress> {
+    ) -> Result<(DrainProgress, bool)> {
         let pool = &self.shared.pool;
         let usage = block_on(ep, pool.usage(ep))?;
         let blocks = usage.iter().find(|of| of.server == server).map_or(0, |of| of.blocks_allocated);
         block_on(ep, pool.drain_server(ep, server))?;
-        let mut done = DrainProgress { blocks, ..DrainProgress::default() };
+        let (mut done, mut is_complete) = (DrainProgress { blocks, ..DrainProgress::default() }, true);
         for index in worked {
             let before = done;
             let mut tell = |more: Drained| {
@@ -256,8 +297,9 @@ impl Cluster {
             };
             let drained = index.with(|servers| servers.drain(&self.shared, ep, server, &mut tell))?;
             tell(drained);
+            is_complete &= drained.is_complete;
         }
-        Ok(done)
+        Ok((done, is_complete))
     }
 
     /// Writes the parts of Elf tables that are on a draining server again, elsewhere, and frees them there.
@@ -306,21 +348,23 @@ impl Cluster {
             });
             let released = release(shared, ep, here);
             spread.and(released)?;
-            let by_others = elsewhere.map_or(Ok(0), |owned| self.ask_to_spread(ep, owned))?;
-            Ok(moved + by_others)
+            let Some(owned) = elsewhere else { return Ok(moved) };
+            let spreads = self.ask_owners(ep, None)?.ok_or(owned)?;
+            Ok(moved + spreads.iter().map(|spread| spread.nodes).sum::<u64>())
         })
     }
 
-    /// Has other processes spread what they own. Returns the number of nodes that they moved.
-    fn ask_to_spread(&self, ep: &AnyEndpoint, owned: Error) -> Result<u64> {
+    /// Has other processes spread what they own, or say whether they have left a server. Returns their answers; `None` if one does
+    /// not answer.
+    fn ask_owners(&self, ep: &AnyEndpoint, leaves: Option<MemoryServerId>) -> Result<Option<Vec<Spread>>> {
         let (shared, number) = (&self.shared, random_nonzero());
-        shared.set_spread("", Some(Spread { number, nodes: 0 }))?;
-        let spread = self.wait_for_spread(ep, number, owned);
+        shared.set_spread("", Some(Spread { number, nodes: 0, leaves }))?;
+        let answers = self.wait_for_answers(ep, number);
         shared.set_spread("", None)?;
-        spread
+        answers
     }
 
-    fn wait_for_spread(&self, ep: &AnyEndpoint, number: u64, owned: Error) -> Result<u64> {
+    fn wait_for_answers(&self, ep: &AnyEndpoint, number: u64) -> Result<Option<Vec<Spread>>> {
         let (shared, mut waiting) = (&self.shared, Waiting::new(self.shared.config.patience()));
         loop {
             let mut spreads = Vec::new();
@@ -331,13 +375,13 @@ impl Cluster {
                     answered => spreads.extend(answered?),
                 }
             }
-            if let Some(done) = spreads.iter().copied().collect::<Option<Vec<_>>>() {
-                return Ok(done.iter().map(|spread| spread.nodes).sum());
+            if let Some(answers) = spreads.iter().copied().collect() {
+                return Ok(Some(answers));
             }
             let usage = block_on(ep, shared.pool.usage(ep))?;
             let answered = spreads.iter().flatten().count() as u64;
             if !waiting.goes_on((usage.iter().map(|of| of.bytes_allocated).collect::<Vec<_>>(), answered)) {
-                return Err(owned);
+                return Ok(None);
             }
         }
     }

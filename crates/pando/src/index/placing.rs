@@ -3,7 +3,8 @@
 //! A process that [drains](crate::Cluster::drain_memory_server) a memory server says so in the membership of the pool. One that
 //! wants the indexes [spread](crate::Cluster::spread_indexes) says so in its notice in the attach table, under a number. Each
 //! process that owns keys finds that at its next look ([`Index::follow`]), moves what is its own, and answers the number of a
-//! spread in its own notice. Whether a drained server is empty is seen from outside.
+//! spread in its own notice. Whether a drained server is empty is seen from outside; but where blocks are left that processes which
+//! died had freed, the process that drains it asks each owner, under a number too, whether it has left the server.
 
 use std::time::Duration;
 
@@ -50,8 +51,14 @@ impl Index {
             moved += drained.nodes + drained.values;
         }
         for wish in wishes {
-            let nodes = servers.spread(ep, &mut |_| goes_on())?;
-            moved += nodes;
+            let nodes = match wish.leaves {
+                None => servers.spread(ep, &mut |_| goes_on())?,
+                Some(server) => {
+                    let has_left = servers.has_left(&self.shared, ep, server, &mut |_| goes_on())?;
+                    u64::from(!has_left)
+                }
+            };
+            moved += if wish.leaves.is_none() { nodes } else { 0 };
             self.shared.set_spread(self.name(), Some(Spread { nodes, ..wish }))?;
         }
         Ok(moved)

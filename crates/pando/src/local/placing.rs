@@ -23,7 +23,7 @@ impl Servers {
         server: MemoryServerId,
         progress: &mut dyn FnMut(Drained) -> bool,
     ) -> Result<Drained> {
-        let mut done = Drained::default();
+        let (mut done, mut is_complete) = (Drained::default(), true);
         let sum = |before: Drained, more: Drained| {
             let mut sum = before;
             (sum.nodes, sum.values, sum.left) =
@@ -38,6 +38,7 @@ impl Servers {
                     Ok(block_on(ep, pando_dex::drain(tree, ctx, server, &mut tell))?)
                 })?;
                 done = sum(before, drained);
+                is_complete &= drained.is_complete;
             }
         });
         // Moved nodes must be written before the server counts as empty.
@@ -46,7 +47,24 @@ impl Servers {
         }
         // The less there is in a log, the less is copied.
         self.open_logs().try_for_each(|log| log.leave(shared, ep, server))?;
+        done.is_complete = is_complete;
         Ok(done)
+    }
+
+    /// Whether there is nothing of these compute servers on a memory server that the pool drains, for good: not even what a log
+    /// would bring back.
+    pub fn has_left(
+        &self,
+        shared: &Shared,
+        ep: &AnyEndpoint,
+        server: MemoryServerId,
+        progress: &mut dyn FnMut(Drained) -> bool,
+    ) -> Result<bool> {
+        if self.record.root.server() == server || !self.drain(shared, ep, server, progress)?.is_complete {
+            return Ok(false);
+        }
+        self.flush(ep)?;
+        Ok(true)
     }
 
     /// Moves parts of the index from memory servers that hold more than others to those. `progress` is told the nodes that

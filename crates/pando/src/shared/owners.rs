@@ -9,6 +9,7 @@
 use std::collections::BTreeMap;
 
 use pando_dex::KeyRange;
+use pando_fabric::MemoryServerId;
 use pando_pool::{AttachSlot, Attached, ProcessIdentity};
 use pando_rt::block_on;
 
@@ -176,23 +177,28 @@ impl Shared {
     }
 }
 
-/// A wish that the indexes spread over the memory servers, or what was done of it.
+/// A wish that the indexes spread over the memory servers, or that they leave one, or what was done of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Spread {
     /// No other wish has it.
     pub number: u64,
-    /// Nodes that were moved.
+    /// Nodes that were moved. If a server is to be left, 0 means that nothing is there any more.
     pub nodes: u64,
+    /// The server that is to be left, if that is the wish.
+    pub leaves: Option<MemoryServerId>,
 }
 
 impl Spread {
     fn to_text(self) -> String {
-        format!("{} {}", self.number, self.nodes)
+        let leaves = self.leaves.map(|server| format!(" {server}")).unwrap_or_default();
+        format!("{} {}{leaves}", self.number, self.nodes)
     }
 
     fn from_text(text: &str) -> Option<Self> {
-        let (number, nodes) = text.split_once(' ')?;
-        Some(Self { number: number.parse().ok()?, nodes: nodes.parse().ok()? })
+        let mut words = text.split(' ');
+        let (number, nodes) = (words.next()?.parse().ok()?, words.next()?.parse().ok()?);
+        let leaves = words.next().map(|server| server.parse().map(MemoryServerId)).transpose().ok()?;
+        Some(Self { number, nodes, leaves })
     }
 
     /// The one of `index` in a notice.
@@ -299,14 +305,19 @@ mod tests {
 
     #[test]
     fn a_spread_comes_back_and_is_no_port() {
-        let spread = Spread { number: u64::MAX, nodes: 7 };
+        let leaves = Spread { number: 5, nodes: 0, leaves: Some(MemoryServerId(3)) };
+        let spread = Spread { number: u64::MAX, nodes: 7, leaves: None };
         let notice: BTreeMap<String, String> = [
             (format!("{OF_SPREAD}n"), spread.to_text()),
+            (format!("{OF_SPREAD}l"), leaves.to_text()),
             (format!("{OF_SPREAD}m"), "7".to_owned()),
             ("n".to_owned(), "host:1".to_owned()),
         ]
         .into();
-        assert_eq!(Spread::within(&notice, "n"), Some(spread));
+        assert_eq!(
+            [Spread::within(&notice, "n"), Spread::within(&notice, "l")],
+            [Some(spread), Some(leaves)]
+        );
         assert_eq!([Spread::within(&notice, "m"), Spread::within(&notice, "")], [None, None]);
         assert_eq!(ports_in(&encode(&notice)), [("n".to_owned(), "host:1".to_owned())].into());
     }
