@@ -70,6 +70,16 @@ enum Change {
 }
 
 impl Change {
+    /// What server `me` wants to change, so that all copies are there, and as many volumes as servers.
+    fn for_copies(view: &View, me: MemoryServerId) -> Option<Self> {
+        let adopts = Self::Adopt(me);
+        if adopts.of(view).is_some() {
+            return Some(adopts);
+        }
+        // One of them suffices.
+        (view.members().next() == Some(me) && view.grown().is_some()).then_some(Self::Grow)
+    }
+
     /// What becomes of a view; `None` if it stays.
     fn of(&self, view: &View) -> Option<View> {
         let mut next = view.clone();
@@ -195,19 +205,14 @@ impl Work {
                     self.take(me, &self.member.renew(&renew));
                 }
                 let begins = view.is_none() && self.member.last_view().is_some();
-                let adopts = Change::Adopt(me);
-                if !suspects.is_empty() {
-                    ask_for(&changes, Change::Without(suspects));
+                let change = if !suspects.is_empty() {
+                    Some(Change::Without(suspects))
                 } else if is_behind || begins {
-                    ask_for(&changes, Change::Read);
-                } else if let Some(view) = view.as_ref().filter(|_| is_admitted) {
-                    let grows = || view.members().next() == Some(me) && view.grown().is_some();
-                    if adopts.of(view).is_some() {
-                        ask_for(&changes, adopts);
-                    } else if grows() {
-                        ask_for(&changes, Change::Grow);
-                    }
-                }
+                    Some(Change::Read)
+                } else {
+                    view.as_ref().filter(|_| is_admitted).and_then(|view| Change::for_copies(view, me))
+                };
+                change.into_iter().for_each(|change| ask_for(&changes, change));
                 if self.member.view_without_fences().is_some() && is_idle(asking.as_ref()) {
                     asking = Some(scope.spawn(|| self.ask_for_fences()));
                 }

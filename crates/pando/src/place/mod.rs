@@ -23,7 +23,7 @@ use pando_fabric::{
 use pando_fabric_local::{
     ExclusiveLock, HugePages, LocalConfig, LocalFabric, ShmConfig, ShmFabric, process_alive, this_process,
 };
-use pando_fabric_net::{TcpConfig, TcpFabric, TcpLock, View};
+use pando_fabric_net::{MemoryServerFound, TcpConfig, TcpFabric, TcpLock, View};
 #[cfg(feature = "verbs")]
 use pando_fabric_verbs::VerbsFabric;
 use pando_fabric_verbs::VerbsOptions;
@@ -33,7 +33,6 @@ use pando_replica::Replicated;
 use pando_rt::block_on;
 
 use crate::error::{Error, Result};
-use crate::memory_server::memory_server_at;
 use crate::options::{Config, Create, Place};
 pub(crate) use endpoint::AnyEndpoint;
 use find_servers::Found;
@@ -167,8 +166,9 @@ impl AnyFabric {
     /// Epoch of the view, and number of bytes that its servers have in copies that they fill: what moves while one joins.
     pub fn moves_of_group(&self, config: &Config) -> (u64, u64) {
         let Some(view) = self.view() else { return (0, 0) };
+        let access = &config.access;
         let whole = |address| {
-            let found = memory_server_at(address, &config.access).ok()?;
+            let found = MemoryServerFound::at(address, &access.secret, access.of_verb()).ok()?;
             Some(found.condition.member?.fills.iter().map(|fill| fill.whole).sum::<u64>())
         };
         (view.epoch(), view.servers().iter().filter_map(|server| whole(server.address())).sum())
