@@ -2,8 +2,9 @@
 //!
 //! Each page has one writer, which fills it with ascending numbers. Nobody may read an older number than one that was
 //! read or whose WRITE was answered before the READ began. Counters have as much as was added to them. Flags go up and
-//! down by swaps of all threads. Other pages are changed under locks, and lose no change. The server may come back without its memory and get copies again; then another one is
-//! lost. In the end all copies are equal.
+//! down by swaps of all threads. Other pages are changed under locks, and lose no change. The server may come back without its
+//! memory and get copies again; then another one is lost. Or a server joins, to which a copy moves from another one, so that there
+//! is one more volume, before a server is lost. In the end all copies are equal.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -11,9 +12,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
 use pando_fabric::{
-    Chain, Endpoint, Fabric, FabricError, GlobalAddr, LINE, MemoryServerId, Nanos, VerbResult, WORD,
+    Chain, Endpoint, Fabric, FabricError, GlobalAddr, LINE, MemoryServerId, Nanos, RegionInfo, VerbResult,
+    WORD,
 };
-use pando_replica::{Judged, Placement, Replicated, Views, Volume};
+use pando_replica::{Judged, Placement, Replica, Replicated, Views, Volume};
 use pando_rt::block_on;
 use pando_sim::{Fault, FaultPlan, Model, SimConfig, SimEndpoint, SimFabric};
 
@@ -28,6 +30,8 @@ const FLAGS: u64 = 2;
 /// Pages that are changed under locks.
 const LOCKED: usize = 2;
 const PATIENCE_NS: Nanos = 20_000_000;
+/// Bytes of each volume that are compared in the end.
+const COMPARED: u64 = 8192;
 
 type Ep = Replicated<SimEndpoint>;
 
@@ -250,11 +254,19 @@ async fn operate(
     }
 }
 
+/// Writes a word of each volume that nobody changes.
+fn write_lasting(cluster: &SimFabric, placement: &Placement) {
+    let ep = cluster.direct(1);
+    for copy in placement.volumes.iter().flat_map(Volume::in_write_order) {
+        block_on(&ep, ep.write_word(copy.at(COMPARED - 8), 77)).expect("all are there");
+    }
+}
+
 /// Compares the copies that are left, and the counters with what was added.
 fn check_end(cluster: &SimFabric, placement: &Placement, known: &Known) {
     let ep = cluster.direct(1);
     for (number, volume) in placement.volumes.iter().enumerate() {
-        for offset in (0..8192).step_by(8) {
+        for offset in (0..COMPARED).step_by(8) {
             let words = volume.in_write_order().map(|copy| block_on(&ep, ep.read_word(copy.at(offset))));
             let words: Vec<u64> = words.map(|word| word.expect("the server is there")).collect();
             if words.iter().any(|word| *word != words[0]) {
@@ -288,6 +300,8 @@ enum Fate {
     OneDies,
     /// It comes back without its memory; once it has copies again, another one dies.
     TwoDie,
+    /// Another one joins, before one dies.
+    OneJoins,
 }
 
 /// The servers that die, and when.
@@ -341,8 +355,59 @@ async fn come_back(ep: &Ep, cluster: &SimFabric, judged: &Judged, deaths: &Death
     cluster.fail(Fault::Kill { server: deaths.second });
 }
 
+/// Moves a backup to a server that joins, and makes a volume of the parts that are free then; kills a server at last.
+async fn join(ep: &Ep, cluster: &SimFabric, judged: &Judged, deaths: &Deaths, known: &Known) {
+    let (joins, moved) = (MemoryServerId(SERVERS), (ep.random() % u64::from(SERVERS)) as usize);
+    ep.sleep_until(ep.now() + ep.random() % 100_000).await;
+    let next = |placement: &Placement| Placement { epoch: placement.epoch + 1, ..placement.clone() };
+    judged.change(|placement| {
+        let mut next = next(placement);
+        next.volumes[moved].backups.push(Replica { server: joins, shift: 0, is_syncing: true });
+        next
+    });
+    fill(cluster, &judged.placement());
+    // Memory servers refuse verbs of earlier views; here these have ended after a while.
+    ep.sleep_until(ep.now() + 1_000_000).await;
+    judged.change(|placement| placement.filled(joins));
+    ep.sleep_until(ep.now() + ep.random() % 100_000).await;
+    let left = judged.placement().volumes[moved].backups[0];
+    judged.change(|placement| {
+        let mut next = next(placement);
+        next.volumes[moved].backups.remove(0);
+        next
+    });
+    ep.sleep_until(ep.now() + 1_000_000).await;
+    let len = judged.placement().volumes[moved].len;
+    let primary = Replica { server: joins, shift: len, is_syncing: false };
+    judged.change(|placement| {
+        let mut next = next(placement);
+        next.volumes.push(Volume { len, primary, backups: vec![Replica { is_syncing: true, ..left }] });
+        next
+    });
+    fill(cluster, &judged.placement());
+    judged.change(|placement| placement.filled(left.server));
+    let at = GlobalAddr::new(joins, 64);
+    let used = async {
+        ep.write_word(at, 5).await?;
+        ep.fetch_add(at, 2).await?;
+        ep.read_word(at).await
+    };
+    match used.await {
+        Ok(7) if ep.regions().len() == usize::from(joins.0) + 1 => {}
+        Err(error) if error.may_have_taken_effect() && known.loses_answers => {}
+        other => known.blame(format!("the new volume has {other:?}")),
+    }
+    deaths.second_at.store(ep.now(), Relaxed);
+    cluster.fail(Fault::Kill { server: deaths.second });
+}
+
 fn loses_answers(seed: u64) -> bool {
     seed.is_multiple_of(4)
+}
+
+/// All but the one that may join.
+fn first_servers(cluster: &SimFabric) -> &[RegionInfo] {
+    &cluster.regions()[..SERVERS.into()]
 }
 
 fn simulated_cluster(seed: u64) -> SimFabric {
@@ -351,8 +416,12 @@ fn simulated_cluster(seed: u64) -> SimFabric {
     model.faults.spike_share = 0.2;
     model.faults.spike_ns = 60_000;
     model.faults.lost_answer_share = if loses_answers(seed) { 0.02 } else { 0.0 };
-    let config =
-        SimConfig { regions: vec![96 << 10; SERVERS.into()], compute_servers: COMPUTE_SERVERS, seed, model };
+    let config = SimConfig {
+        regions: vec![96 << 10; usize::from(SERVERS) + 1],
+        compute_servers: COMPUTE_SERVERS,
+        seed,
+        model,
+    };
     SimFabric::new(&config).expect("a sound model")
 }
 
@@ -361,14 +430,17 @@ fn run(seed: u64, copies: usize, fate: Fate) -> Option<String> {
     let cluster = simulated_cluster(seed);
     let random = pando_fabric::Random::new(seed);
     let first = MemoryServerId((random.next() % u64::from(SERVERS)) as u16);
-    let second = MemoryServerId((first.0 + 1 + (random.next() % 2) as u16) % SERVERS);
-    let at = if fate == Fate::AllLive { Nanos::MAX } else { 20_000 + random.next() % 400_000 };
+    let servers = if fate == Fate::OneJoins { SERVERS + 1 } else { SERVERS };
+    let second = MemoryServerId((first.0 + 1 + (random.next() % u64::from(servers - 1)) as u16) % servers);
+    let is_first = matches!(fate, Fate::OneDies | Fate::TwoDie);
+    let at = if is_first { 20_000 + random.next() % 400_000 } else { Nanos::MAX };
     let (is_back, second_at) = (AtomicBool::new(false), AtomicU64::new(Nanos::MAX));
     let deaths = Arc::new(Deaths { first, at, is_back, second, second_at });
-    if fate != Fate::AllLive {
+    if is_first {
         cluster.plan(&FaultPlan { faults: vec![(at, Fault::Kill { server: first })] });
     }
-    let (placement, judges) = (Placement::chained(1, cluster.regions(), copies), Arc::clone(&deaths));
+    let (placement, judges) = (Placement::chained(1, first_servers(&cluster), copies), Arc::clone(&deaths));
+    write_lasting(&cluster, &placement);
     let judged = Judged::new(placement, 100_000, PATIENCE_NS, move |server, now| judges.is_gone(server, now));
     let judged = Arc::new(judged);
     let thread = |thread: usize| {
@@ -379,8 +451,9 @@ fn run(seed: u64, copies: usize, fate: Fate) -> Option<String> {
     let threads: Vec<Rc<Ep>> = (0..=THREADS).map(thread).map(Rc::new).collect();
     let known = Rc::new(Known::new(loses_answers(seed)));
     let below: Vec<&SimEndpoint> = threads.iter().map(|ep| ep.below()).collect();
-    let operations = if fate == Fate::TwoDie { 12 * OPERATIONS } else { OPERATIONS };
-    let uses_locks = fate != Fate::TwoDie && seed.is_multiple_of(2);
+    let is_long = matches!(fate, Fate::TwoDie | Fate::OneJoins);
+    let operations = if is_long { 12 * OPERATIONS } else { OPERATIONS };
+    let uses_locks = !is_long && seed.is_multiple_of(2);
     cluster.run(&below, SLOTS, |thread, slot| {
         let (ep, known) = (Rc::clone(&threads[thread]), Rc::clone(&known));
         let (cluster, judged, deaths) = (&cluster, &judged, &deaths);
@@ -388,6 +461,7 @@ fn run(seed: u64, copies: usize, fate: Fate) -> Option<String> {
             match (thread < THREADS, slot) {
                 (true, _) => operate(ep, known, thread, slot, operations, uses_locks).await,
                 (false, 0) if fate == Fate::TwoDie => come_back(&ep, cluster, judged, deaths, copies).await,
+                (false, 0) if fate == Fate::OneJoins => join(&ep, cluster, judged, deaths, &known).await,
                 (false, _) => {}
             }
         }
@@ -405,7 +479,8 @@ fn run(seed: u64, copies: usize, fate: Fate) -> Option<String> {
 fn write_across_a_view(delay: Nanos) -> Option<String> {
     let cluster = simulated_cluster(delay);
     let joins = MemoryServerId(0);
-    let placement = Placement::chained(1, cluster.regions(), 2).without(joins).expect("others have copies");
+    let placement =
+        Placement::chained(1, first_servers(&cluster), 2).without(joins).expect("others have copies");
     let judged = Arc::new(Judged::new(placement, 0, PATIENCE_NS, |_, _| false));
     let threads = [0, 1].map(|thread| {
         Rc::new(Replicated::new(cluster.thread(thread, 1), Arc::clone(&judged) as Arc<dyn Views>))
@@ -450,9 +525,14 @@ fn seeds() -> u64 {
 #[test]
 fn nothing_answered_or_read_is_lost_with_a_server() {
     for seed in 0..seeds() {
-        for (copies, fate) in
-            [(2, Fate::OneDies), (3, Fate::OneDies), (2, Fate::AllLive), (2, Fate::TwoDie), (3, Fate::TwoDie)]
-        {
+        for (copies, fate) in [
+            (2, Fate::OneDies),
+            (3, Fate::OneDies),
+            (2, Fate::AllLive),
+            (2, Fate::TwoDie),
+            (3, Fate::TwoDie),
+            (2, Fate::OneJoins),
+        ] {
             if let Some(wrong) = run(seed, copies, fate) {
                 panic!("seed {seed}, {copies} copies, {fate:?}: {wrong}");
             }
