@@ -370,8 +370,11 @@ impl<E: Endpoint> Replicated<E> {
     /// Several endpoints may do so at once. Each compares with the primary *after* it has changed a backup, so the last
     /// one that changes a backup leaves it equal.
     ///
+    /// If the primary is lost meanwhile, the change is done if the next one was a backup that has made it: all changes before it
+    /// are in the word there, and the others become equal to that.
+    ///
     /// # Errors
-    /// If the primary was lost before all backups had the change.
+    /// If the primary was lost, and it is not known whether the next one had the change.
     async fn make_equal(
         &self,
         group: &Group,
@@ -381,18 +384,24 @@ impl<E: Endpoint> Replicated<E> {
         after: u64,
     ) -> Result<()> {
         let (offset, below) = (at.offset(), &self.below);
-        self.repeat(group, at, async |volume| {
+        // The backups that made the change in the last view of this primary, and that view.
+        let (mut made, mut in_view) = (Vec::new(), 0);
+        let lost = self.repeat(group, at, async |volume| {
+            let epoch = group.entered.borrow().epoch;
             if volume.primary != primary {
-                return if defect(Defect::AtomicForgotten) {
-                    Ok(Ok(()))
-                } else {
-                    Ok(Err(FabricError::ServerUnreachable(primary.server)))
-                };
+                let has_it = epoch == in_view + 1 && made.contains(&volume.primary.at(0));
+                return Ok(Some(has_it || defect(Defect::AtomicForgotten)));
+            }
+            if std::mem::replace(&mut in_view, epoch) != epoch {
+                made.clear();
             }
             for backup in &volume.backups {
                 let (mut old, mut new) = (before, after);
                 loop {
                     let found = below.compare_swap(backup.at(offset), old, new).await?;
+                    if found == old && (old, new) == (before, after) {
+                        made.push(backup.at(0));
+                    }
                     if found == old && defect(Defect::WordNotCompared) {
                         break;
                     }
@@ -404,9 +413,13 @@ impl<E: Endpoint> Replicated<E> {
                     (old, new) = (copy, current);
                 }
             }
-            Ok(Ok(()))
-        })
-        .await?
+            Ok(None)
+        });
+        match lost.await? {
+            None => Ok(()),
+            Some(true) => outlined(Box::pin(self.level(group, at))).await,
+            Some(false) => Err(FabricError::ServerUnreachable(primary.server)),
+        }
     }
 
     /// Makes the backups of a word equal to the primary.
