@@ -115,7 +115,13 @@ fn add_server(args: &AddServerArgs) -> Result<(), Failure> {
             }
             None => {
                 let first = cluster.memory_servers()?.first().map_or(0, |server| server.bytes_total);
-                cluster.add_memory_server(args.size.unwrap_or(first))?
+                let bar = progress::bytes_bar("copies", 0);
+                let added = cluster.add_memory_server_with(args.size.unwrap_or(first), |copies| {
+                    bar.set_length(copies.bytes);
+                    bar.set_position(copies.whole);
+                });
+                bar.finish_and_clear();
+                added?
             }
         };
         let moved = if args.spread { Some(spread(cluster)?) } else { None };

@@ -36,6 +36,16 @@ pub struct ServerCopies {
     pub fills: Vec<MemoryServerId>,
 }
 
+/// How far memory servers have filled copies.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct CopyProgress {
+    /// Bytes that are whole.
+    pub whole: u64,
+    /// Bytes of these copies.
+    pub bytes: u64,
+}
+
 impl Copies {
     pub(crate) fn of(view: &View) -> Self {
         let of_server = |(number, named): (u16, &NamedServer)| {

@@ -47,7 +47,7 @@ mod table;
 
 pub use admin::{CheckReport, DrainProgress, IndexReport};
 pub use cluster::Cluster;
-pub use copies::{Copies, ServerCopies};
+pub use copies::{Copies, CopyProgress, ServerCopies};
 pub use error::{Error, Owner, Result};
 pub use index::{BULK_THREADS_MAX, BulkOptions, Followed, Index, IndexInfo, Loaded, OwnedKeys};
 pub use layout::IndexLayout;

@@ -291,8 +291,15 @@ impl TcpFabric {
             ..TcpConfig::new([address])
         };
         let Found { welcomed, view: of_other } = look(&config, view.servers().len() as u16, address)?;
-        if of_other.is_some_and(|other| other.pool() != view.pool()) {
-            return Err(open_error(format!("{address} has copies of another pool's memory")));
+        let is_named = |view: &View| view.servers().iter().any(|server| server.address() == address);
+        match of_other {
+            Some(other) if other.pool() != view.pool() => {
+                return Err(open_error(format!("{address} has copies of another pool's memory")));
+            }
+            Some(same) if !is_named(&same) => {
+                return Err(open_error(format!("{address} is in the pool already, under another address")));
+            }
+            _ => {}
         }
         let (has, needs) = (welcomed.region_len, view.slot_bytes() * u64::from(view.replicas()));
         if has < needs {
@@ -312,7 +319,7 @@ impl TcpFabric {
         let joined = Register::of(&view, &shared.secret, random_nonzero()).and_then(|mut register| {
             register.change(Instant::now() + FORMING, |view| match view {
                 None => Err("the register has no view".to_owned()),
-                Some(view) if view.servers().iter().any(|server| server.address() == address) => Ok(None),
+                Some(view) if is_named(&view) => Ok(None),
                 Some(view) => view
                     .with_server(address, welcomed.incarnation)
                     .map(Some)

@@ -297,6 +297,9 @@ fn servers_that_do_not_fit_do_not_join() {
     let of_other = other.addresses()[0].clone();
     let refused = told(fabric.join_group(&of_other).expect_err("it is in another group"));
     assert_eq!(refused, format!("tcp: {of_other} has copies of another pool's memory"));
+    let member = fabric.addresses()[1].replace("127.0.0.1", "localhost");
+    let refused = told(fabric.join_group(&member).expect_err("it is there"));
+    assert_eq!(refused, format!("tcp: {member} is in the pool already, under another address"));
     let alone = serve(31);
     let address = alone.addr().to_string();
     let of_none = TcpFabric::connect(TcpConfig::new([address.clone()])).expect("it answers");

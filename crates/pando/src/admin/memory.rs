@@ -19,6 +19,7 @@ use pando_rt::block_on;
 
 use super::roots::{Unmoved, move_open_root, move_root};
 use crate::cluster::Cluster;
+use crate::copies::CopyProgress;
 use crate::error::{Error, Result};
 use crate::index::OpenIndexes;
 use crate::local::open::open;
@@ -101,10 +102,22 @@ impl Cluster {
     /// [`Error::Fabric`] for a pool of one plain file, an impossible size, or a lack of space;
     /// [`Error::Pool`] for a size that is too small; [`Error::NotAlone`].
     pub fn add_memory_server(&self, bytes: u64) -> Result<MemoryServerId> {
+        self.add_memory_server_with(bytes, |_| ())
+    }
+
+    /// As [`add_memory_server`](Self::add_memory_server); `progress` is told from time to time how far copies have moved.
+    ///
+    /// # Errors
+    /// As [`add_memory_server`](Self::add_memory_server).
+    pub fn add_memory_server_with(
+        &self,
+        bytes: u64,
+        mut progress: impl FnMut(CopyProgress),
+    ) -> Result<MemoryServerId> {
         let shared = &self.shared;
         shared.writable()?;
         if shared.fabric.has_copies() {
-            self.await_volume()?;
+            self.await_volume(&mut progress)?;
         }
         shared.with_endpoint(|ep| {
             // Excludes other processes that add a server or attach.
@@ -126,7 +139,7 @@ impl Cluster {
 
     /// Has one more memory server join those that have copies of each other's memory, and waits until there is a volume that the
     /// pool does not have yet. An attempt that failed may have left one.
-    fn await_volume(&self) -> Result<()> {
+    fn await_volume(&self, progress: &mut dyn FnMut(CopyProgress)) -> Result<()> {
         let (shared, mut waiting) = (&self.shared, Waiting::new(JOINING.max(self.shared.config.patience())));
         shared.with_endpoint(|ep| Ok(block_on(ep, shared.pool.learn(ep))?))?;
         let has_one =
@@ -135,7 +148,9 @@ impl Cluster {
             shared.fabric.join_group(&shared.config)?;
         }
         while !has_one() {
-            if !waiting.goes_on(shared.fabric.moves_of_group(&shared.config)) {
+            let moves = shared.fabric.moves_of_group(&shared.config);
+            progress(moves.1);
+            if !waiting.goes_on(moves) {
                 return Err(Error::InvalidOption(
                     "the memory server joined, but its copies do not move; `pando pool copies` shows what is missing, \
                      and this can be repeated"

@@ -32,6 +32,7 @@ use pando_pool::{AttachMode, AttachOptions, IsAlive, Pool, PoolError, PoolOption
 use pando_replica::Replicated;
 use pando_rt::block_on;
 
+use crate::copies::CopyProgress;
 use crate::error::{Error, Result};
 use crate::options::{Config, Create, Place};
 pub(crate) use endpoint::AnyEndpoint;
@@ -163,15 +164,20 @@ impl AnyFabric {
         }
     }
 
-    /// Epoch of the view, and number of bytes that its servers have in copies that they fill: what moves while one joins.
-    pub fn moves_of_group(&self, config: &Config) -> (u64, u64) {
-        let Some(view) = self.view() else { return (0, 0) };
+    /// Epoch of the view, and how far its servers have filled copies: what moves while one joins.
+    pub fn moves_of_group(&self, config: &Config) -> (u64, CopyProgress) {
+        let Some(view) = self.view() else { return (0, CopyProgress::default()) };
         let access = &config.access;
-        let whole = |address| {
+        let fills_at = |address| {
             let found = MemoryServerFound::at(address, &access.secret, access.of_verb()).ok()?;
-            Some(found.condition.member?.fills.iter().map(|fill| fill.whole).sum::<u64>())
+            Some(found.condition.member?.fills)
         };
-        (view.epoch(), view.servers().iter().filter_map(|server| whole(server.address())).sum())
+        let fills = view.servers().iter().filter_map(|server| fills_at(server.address())).flatten();
+        let sum = fills.fold(CopyProgress::default(), |sum, fill| CopyProgress {
+            whole: sum.whole + fill.whole,
+            bytes: sum.bytes + fill.bytes,
+        });
+        (view.epoch(), sum)
     }
 
     /// Whether memory servers are found that join while the pool is open.
