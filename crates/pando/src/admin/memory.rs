@@ -26,7 +26,7 @@ use crate::local::open::open;
 use crate::local::{IndexData, Servers};
 use crate::options::{OpenOptions, Ownership};
 use crate::place::AnyEndpoint;
-use crate::shared::{PartitionOwner, Shared, Spread, lock};
+use crate::shared::{OwnedKeys, PartitionOwner, Shared, Spread, lock};
 
 const MOVING: &str = "moving nodes between memory servers";
 /// Pause between two looks at what other processes have done.
@@ -223,6 +223,7 @@ impl Cluster {
             if known()? == ServerState::Drained {
                 return Ok(DrainProgress::default());
             }
+            let before = shared.owned(ep)?;
             let work = self.all_indexes(ep, &registry, |record| record.root.server() == server)?;
             let drained = self.drain_worked(ep, &work.here, server, progress);
             let released = release(shared, ep, work.here);
@@ -230,7 +231,8 @@ impl Cluster {
             released?;
             self.drain_tables(ep, server)?;
             match self.finish_drain(ep, server, work.elsewhere) {
-                Err(_) if is_complete && self.leave_to_the_dead(ep, server)? => {}
+                Err(Error::PartitionOwned { .. } | Error::Pool(PoolError::NotEmpty { .. }))
+                    if is_complete && self.leave_to_the_dead(ep, server, &before)? => {}
                 finished => finished?,
             }
             Ok(drained)
@@ -253,21 +255,22 @@ impl Cluster {
     }
 
     /// Declares a server drained on which blocks are allocated that processes which died had freed, if all owners say that they
-    /// have left it. Returns whether that was done.
+    /// have left it, and no keys have moved since this process left it, when the keys were owned as `before`. Returns whether
+    /// that was done.
     ///
     /// Owners are asked twice, and work that began before the first answers has ended before the second ones: until a process
     /// learns of the drain, it may allocate there.
-    fn leave_to_the_dead(&self, ep: &AnyEndpoint, server: MemoryServerId) -> Result<bool> {
+    fn leave_to_the_dead(
+        &self,
+        ep: &AnyEndpoint,
+        server: MemoryServerId,
+        before: &[OwnedKeys],
+    ) -> Result<bool> {
         let shared = &self.shared;
-        let records = block_on(ep, shared.pool.list_indexes(ep))?;
         // Who changes an Elf table is not asked.
-        if !block_on(ep, shared.pool.has_reclaimed(ep))? || records.iter().any(is_elf) {
+        if !block_on(ep, shared.pool.has_reclaimed(ep))? || before.iter().any(|owned| owned.is_elf) {
             return Ok(false);
         }
-        let owned = |records: Vec<IndexRecord>| -> Vec<_> {
-            records.into_iter().map(|record| (record.id, record.boundaries, record.owners)).collect()
-        };
-        let before = owned(records);
         for time in 0..2 {
             if time > 0 {
                 thread::sleep(shared.config.patience());
@@ -279,10 +282,8 @@ impl Cluster {
         }
         let attached = block_on(ep, shared.pool.processes(ep))?;
         let alive: Vec<_> = attached.iter().filter(|other| other.is_alive).map(|other| other.slot).collect();
-        let owners: Vec<_> =
-            before.iter().flat_map(|(_, _, owners)| owners.iter().copied().flatten()).collect();
-        let is_as_before = owned(block_on(ep, shared.pool.list_indexes(ep))?) == before;
-        if !is_as_before || owners.iter().any(|owner| !alive.contains(owner)) {
+        let owners: Vec<_> = before.iter().flat_map(|of| of.owners.iter().copied().flatten()).collect();
+        if shared.owned(ep)? != before || owners.iter().any(|owner| !alive.contains(owner)) {
             return Ok(false);
         }
         block_on(ep, shared.pool.finish_drain_with_left(ep, server, &owners))?;

@@ -18,8 +18,8 @@ use pando_rt::block_on;
 use crate::error::{Error, Owner, Result};
 use crate::options::{Config, Durability};
 use crate::place::{self, AnyEndpoint, AnyFabric};
+pub(crate) use owners::{OwnedKeys, Spread, Wish};
 pub use owners::{Partition, PartitionOwner, Process};
-pub(crate) use owners::{Spread, Wish};
 
 pub(crate) struct Shared {
     pub fabric: AnyFabric,

@@ -9,6 +9,7 @@
 use std::collections::BTreeMap;
 
 use pando_dex::KeyRange;
+use pando_elf_remote::is_elf;
 use pando_fabric::MemoryServerId;
 use pando_pool::{AttachSlot, Attached, ProcessIdentity};
 use pando_rt::block_on;
@@ -142,6 +143,18 @@ impl Shared {
         Ok(attached.iter().filter(is_owner).map(done).collect())
     }
 
+    /// Who owns which keys of all indexes.
+    pub fn owned(&self, ep: &AnyEndpoint) -> Result<Vec<OwnedKeys>> {
+        let records = block_on(ep, self.pool.list_indexes(ep))?.into_iter();
+        let owned = records.map(|record| OwnedKeys {
+            id: record.id,
+            is_elf: is_elf(&record),
+            boundaries: record.boundaries,
+            owners: record.owners,
+        });
+        Ok(owned.collect())
+    }
+
     /// Spreads that other processes that live wish, and that this process has not done for `index`.
     pub fn spread_wishes(&self, attached: &[Attached], index: &str) -> Vec<Spread> {
         let done = Spread::within(&lock(&self.notice), index);
@@ -175,6 +188,15 @@ impl Shared {
         let partitions = ranges.into_iter().zip(&record.owners);
         Ok(partitions.map(|(keys, &slot)| Partition { keys, owner: owner(slot) }).collect())
     }
+}
+
+/// Who owns which keys of an index, by partition.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct OwnedKeys {
+    id: u32,
+    pub is_elf: bool,
+    boundaries: Vec<Vec<u8>>,
+    pub owners: Vec<Option<AttachSlot>>,
 }
 
 /// A wish that the indexes spread over the memory servers, or that they leave one, or what was done of it.
