@@ -271,6 +271,17 @@ impl View {
         &self.servers
     }
 
+    /// Number of the server with this address, in the view or not.
+    pub fn server_at(&self, address: &str) -> Option<MemoryServerId> {
+        let at = self.servers.iter().position(|server| server.address == address)?;
+        Some(MemoryServerId(at as u16))
+    }
+
+    /// Bytes that each server needs: those of its slots.
+    pub fn server_bytes(&self) -> u64 {
+        self.slot_bytes * u64::from(self.replicas)
+    }
+
     /// Numbers of the servers in the view.
     pub fn members(&self) -> impl Iterator<Item = MemoryServerId> {
         let all = self.servers.iter().enumerate();
@@ -373,11 +384,8 @@ impl View {
     /// # Errors
     /// If there are too many servers, or one has this address.
     pub fn with_server(&self, address: &str, incarnation: u64) -> Result<Self, ViewError> {
-        if let Some(at) = self.servers.iter().position(|server| server.address == address) {
-            return Err(ViewError::IsNamed {
-                address: address.to_owned(),
-                server: MemoryServerId(at as u16),
-            });
+        if let Some(server) = self.server_at(address) {
+            return Err(ViewError::IsNamed { address: address.to_owned(), server });
         }
         if self.servers.len() >= MAX_SERVERS {
             return Err(ViewError::TooManyServers { servers: self.servers.len() + 1 });
@@ -420,10 +428,10 @@ impl View {
         if self.volumes.len() >= self.servers.len() {
             return None;
         }
-        // The server that joined, if nothing else took its slots.
-        let own = MemoryServerId(self.volumes.len() as u16);
-        let place = *free.iter().find(|place| place.server == own).or(free.first())?;
         if with_room.len() >= replicas {
+            // The server that joined, if nothing else took its slots.
+            let own = MemoryServerId(self.volumes.len() as u16);
+            let place = free.iter().find(|place| place.server == own).or(free.first())?;
             let primary = VolumeCopy::whole(place.server, place.slot);
             next.volumes.push(Volume { primary, since: next.epoch, backups: Vec::new() });
             next.plans_one = !defect(Defect::UnplannedVolume);

@@ -29,6 +29,11 @@ fn open_error(reason: String) -> FabricError {
     FabricError::Open { path: "tcp".to_owned(), reason }
 }
 
+/// The name of a register outside the servers, for messages.
+fn or_none(register: &str) -> &str {
+    if register.is_empty() { "none" } else { register }
+}
+
 fn destination(number: u16, address: &str) -> Destination {
     Destination { address: address.into(), protocol: Protocol::VERBS, number }
 }
@@ -190,8 +195,8 @@ fn found_by_the_pool(shared: &Shared, number: usize) -> Result<Option<Server>> {
 /// A server of a group, whether or not it answers: what the view says of it.
 fn of_view(view: &View, number: usize) -> Option<Server> {
     let named = view.servers().get(number)?;
-    let region_len = view.slot_bytes() * u64::from(view.replicas());
-    let welcomed = Welcomed { region_len, body_max: BODY_MAX, incarnation: named.incarnation() };
+    let welcomed =
+        Welcomed { region_len: view.server_bytes(), body_max: BODY_MAX, incarnation: named.incarnation() };
     Some(server(number as u16, named.address(), welcomed))
 }
 
@@ -259,12 +264,11 @@ impl TcpFabric {
             let told = String::from_utf8_lossy(&told).into_owned();
             match &first {
                 Some(first) if *first != told => {
-                    let say = |name: &str| if name.is_empty() { "none".to_owned() } else { name.to_owned() };
                     return Err(open_error(format!(
                         "memory servers were started with different registers: {} has {}, and {address} has {}",
                         addresses[0],
-                        say(first),
-                        say(&told)
+                        or_none(first),
+                        or_none(&told)
                     )));
                 }
                 _ => first = Some(told),
@@ -291,7 +295,7 @@ impl TcpFabric {
             ..TcpConfig::new([address])
         };
         let Found { welcomed, view: of_other } = look(&config, view.servers().len() as u16, address)?;
-        let is_named = |view: &View| view.servers().iter().any(|server| server.address() == address);
+        let is_named = |view: &View| view.server_at(address).is_some();
         match of_other {
             Some(other) if other.pool() != view.pool() => {
                 return Err(open_error(format!("{address} has copies of another pool's memory")));
@@ -301,7 +305,7 @@ impl TcpFabric {
             }
             _ => {}
         }
-        let (has, needs) = (welcomed.region_len, view.slot_bytes() * u64::from(view.replicas()));
+        let (has, needs) = (welcomed.region_len, view.server_bytes());
         if has < needs {
             return Err(open_error(format!(
                 "{address} has {has} bytes of memory, and each server needs {needs}"
@@ -310,8 +314,7 @@ impl TcpFabric {
         let (given, own) =
             (self.register_of_servers(&[address.to_owned()])?, view.register().unwrap_or_default());
         if given != own {
-            let say = |name: &str| if name.is_empty() { "none".to_owned() } else { name.to_owned() };
-            let (own, given) = (say(own), say(&given));
+            let (own, given) = (or_none(own), or_none(&given));
             return Err(open_error(format!(
                 "the register of the pool is {own}, and {address} was started with {given}"
             )));

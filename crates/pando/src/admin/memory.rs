@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use pando_dex::Drained;
 use pando_elf_remote::{RemoteError, is_elf};
-use pando_fabric::{Endpoint, MemoryServerId};
+use pando_fabric::{Endpoint, FabricError, MemoryServerId};
 use pando_fabric_net::random_nonzero;
 use pando_pool::{IndexRecord, PoolError, ServerState, ServerUsage};
 use pando_rt::block_on;
@@ -151,11 +151,10 @@ impl Cluster {
             let moves = shared.fabric.moves_of_group(&shared.config);
             progress(moves.1);
             if !waiting.goes_on(moves) {
-                return Err(Error::InvalidOption(
-                    "the memory server joined, but its copies do not move; `pando pool copies` shows what is missing, \
-                     and this can be repeated"
-                        .to_owned(),
-                ));
+                let path = "tcp".to_owned();
+                let reason = "the memory server joined, but copies do not move to it; `pando pool copies` shows what \
+                              is missing, and this can be repeated";
+                return Err(FabricError::System { path, reason: reason.to_owned() }.into());
             }
         }
         Ok(())

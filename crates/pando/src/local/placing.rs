@@ -23,11 +23,13 @@ impl Servers {
         server: MemoryServerId,
         progress: &mut dyn FnMut(Drained) -> bool,
     ) -> Result<Drained> {
-        let (mut done, mut is_complete) = (Drained::default(), true);
+        let mut done = Drained::default();
+        done.is_complete = true;
         let sum = |before: Drained, more: Drained| {
             let mut sum = before;
             (sum.nodes, sum.values, sum.left) =
                 (before.nodes + more.nodes, before.values + more.values, before.left + more.left);
+            sum.is_complete = before.is_complete && more.is_complete;
             sum
         };
         with_layout!(&self.trees, |trees| {
@@ -38,7 +40,6 @@ impl Servers {
                     Ok(block_on(ep, pando_dex::drain(tree, ctx, server, &mut tell))?)
                 })?;
                 done = sum(before, drained);
-                is_complete &= drained.is_complete;
             }
         });
         // Moved nodes must be written before the server counts as empty.
@@ -47,7 +48,6 @@ impl Servers {
         }
         // The less there is in a log, the less is copied.
         self.open_logs().try_for_each(|log| log.leave(shared, ep, server))?;
-        done.is_complete = is_complete;
         Ok(done)
     }
 

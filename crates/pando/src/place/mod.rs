@@ -152,8 +152,7 @@ impl AnyFabric {
             return Ok(());
         };
         let Some(view) = connections.view() else { return Ok(()) };
-        let is_named = |address: &&String| view.servers().iter().any(|server| server.address() == *address);
-        match addresses.iter().find(|address| !is_named(address)) {
+        match addresses.iter().find(|address| view.server_at(address).is_none()) {
             None if view.servers().len() > view.volumes_in_use() => Ok(()),
             None => Err(needs_address(view.servers().len())),
             Some(address) if find_servers::look(config, address, 0)?.0.is_some() => {
