@@ -78,6 +78,7 @@ object! {
         fn recycle(buf: PageBuf) -> ();
         fn enter_view(epoch: u64) -> ();
         fn regions() -> &[RegionInfo];
+        fn write_now(at: GlobalAddr, bytes: &[u8]) -> bool;
         fn charge(work: Work) -> ();
         fn now() -> Nanos;
         fn time_limit() -> Option<&TimeLimit>;

@@ -75,6 +75,13 @@ pub trait Endpoint {
         self.write(at, from).await
     }
 
+    /// WRITE that has taken effect when this returns, of whole words given as little-endian bytes. `false`, without an effect,
+    /// if that is not possible: the memory is not mapped here, or the verb is refused.
+    #[inline]
+    fn write_now(&self, _at: GlobalAddr, _bytes: &[u8]) -> bool {
+        false
+    }
+
     /// WRITE of bytes that end with the word that gives a lock back: from then on, others may change them. So if it may have
     /// taken effect, it must not be sent again before the caller has looked at the lock.
     #[inline]

@@ -93,6 +93,8 @@ pub struct Comparison {
     /// Duration of one way of one map in one round.
     pub time: Duration,
     pub promises: Vec<Promise>,
+    /// Names of the maps that are compared; none stands for all.
+    pub maps: Vec<String>,
     /// Directory for the files, all of which are removed.
     pub directory: PathBuf,
 }
@@ -114,8 +116,12 @@ impl Comparison {
         let data = DataSet::new(KeySpace::Dense, self.keys);
         let draws = |thread| data.draws(Distribution::Uniform, DRAWS, 0, mix64(thread));
         let draws = [draws(0)?, draws(1)?];
-        let entries: Vec<Entry> =
-            maps::all().into_iter().filter(|entry| self.promises.contains(&entry.promise)).collect();
+        let is_wanted = |entry: &Entry| {
+            let is_named = self.maps.is_empty() || self.maps.iter().any(|name| name == entry.name);
+            is_named && self.promises.contains(&entry.promise)
+        };
+        let entries: Vec<Entry> = maps::all().into_iter().filter(is_wanted).collect();
+        ensure!(!entries.is_empty(), "none of these maps keeps one of these promises");
         let mut rates = vec![Rates::default(); entries.len()];
         let mut syncs = Vec::new();
         for round in 0..self.rounds {
@@ -210,6 +216,7 @@ mod tests {
             rounds: 1,
             time: Duration::from_millis(1),
             promises: Promise::ALL.to_vec(),
+            maps: Vec::new(),
             directory: std::env::temp_dir(),
         }
     }
@@ -231,6 +238,7 @@ mod tests {
             (Comparison { rounds: 0, ..comparison() }, "one round"),
             (Comparison { time: Duration::ZERO, ..comparison() }, "0 seconds"),
             (Comparison { directory: nowhere, ..comparison() }, "/does/not/exist"),
+            (Comparison { maps: vec!["Pandora".to_owned()], ..comparison() }, "none of these maps"),
         ] {
             let error = bad.run(|_| ()).expect_err("refused");
             assert!(error.to_string().contains(what), "{error}");

@@ -83,6 +83,9 @@ struct Arguments {
     #[arg(long, requires = "durable", value_delimiter = ',', default_value = "off,process,group,immediate")]
     #[arg(value_parser = ["off", "process", "group", "immediate"])]
     promise: Vec<String>,
+    /// Maps in files to compare; all if none is named.
+    #[arg(long, requires = "durable", value_delimiter = ',', value_parser = ["Pando", "redb", "fjall", "sled"])]
+    durable_maps: Vec<String>,
     /// What the process runs in which instructions of one map are counted.
     #[arg(long, hide = true, value_parser = map)]
     counted: Option<Entry>,
@@ -152,6 +155,7 @@ fn durable(keys: u64, arguments: Arguments) -> anyhow::Result<()> {
         rounds: arguments.rounds,
         time: Duration::from_secs_f64(arguments.seconds),
         promises: Promise::ALL.into_iter().filter(is_wanted).collect(),
+        maps: arguments.durable_maps,
         directory: arguments.directory,
     };
     let report = comparison.run(|what| eprintln!("{what}"))?;

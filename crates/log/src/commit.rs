@@ -10,6 +10,7 @@
 //! the lanes, finds the bound of every earlier record that the log lacks.
 
 use std::collections::VecDeque;
+use std::hint::spin_loop;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -20,10 +21,20 @@ use crate::batch::{self, Identity};
 use crate::defect::Defect;
 use crate::record::Record;
 use crate::space::{Lane, Space, Spot};
-use crate::sync::{AtomicU64, Mutex, Ordering::SeqCst, lock};
+use crate::sync::{
+    AtomicU64, Mutex, MutexGuard,
+    Ordering::{Acquire, Relaxed, Release, SeqCst},
+    lock,
+};
 
 /// Maximum number of batches of a lane that are being written.
 pub(crate) const OUTSTANDING: usize = 2;
+/// Bytes of batches that are dropped together.
+const KEPT_TOGETHER: u64 = 1024;
+/// Records between two notes of how far the log is.
+const NOTED_EACH: u64 = 64;
+/// Looks at the lanes before a thread gives up that another one is about to have written its record.
+const TURNS: u32 = 100;
 /// Bound of a lane that lacks no record.
 const NOTHING: u64 = u64::MAX;
 
@@ -33,8 +44,12 @@ pub(crate) struct Commit {
     clock: AtomicU64,
     /// All records up to this number are known to be in the log.
     logged: AtomicU64,
+    /// 1 once a record was written when it was appended.
+    is_at_once: AtomicU64,
 }
 
+/// Lanes do not share cache lines, which threads that use different ones would take from each other.
+#[repr(align(128))]
 struct CommitLane {
     /// At most the number of its first record that is not in the log yet.
     oldest: AtomicU64,
@@ -56,7 +71,7 @@ struct State {
     tail: u64,
     /// Batches that are not known to be in the log, in order.
     posted: VecDeque<Posted>,
-    /// Batches in the log that may be needed, in order.
+    /// Batches in the log that may be needed, in order; several that follow each other may be one entry.
     kept: VecDeque<Kept>,
     /// Position up to which space is free again.
     head: u64,
@@ -111,12 +126,14 @@ struct Posted {
     written: Written,
 }
 
+/// Batches that follow each other.
 #[derive(Clone, Copy)]
 struct Kept {
+    /// Of the first.
     seq: u64,
-    /// Position behind which it lies.
+    /// Position behind which they lie.
     start: u64,
-    /// Number of its last record.
+    /// Number of their last record.
     last: u64,
 }
 
@@ -128,6 +145,16 @@ pub struct Reservation<'l> {
     cost: u64,
     /// Half of the ring is in use: it is time for a checkpoint.
     pub is_late: bool,
+}
+
+/// A locked lane with room for one record. It is locked for as long as it takes to change a page.
+#[must_use]
+pub struct Appending<'l> {
+    commit: &'l Commit,
+    lane: &'l CommitLane,
+    state: MutexGuard<'l, State>,
+    /// Bytes that are claimed for the record.
+    cost: u64,
 }
 
 /// Part of a ring that a reservation may use.
@@ -178,13 +205,120 @@ impl State {
         posted.or_else(|| (waiting.count > 0).then_some(waiting.first))
     }
 
-    fn note_unpersisted(&mut self, batch: &Posted) {
-        let (at, len, last) = (self.ring.addr(batch.spot), batch.bytes.len() as u64, batch.kept.seq);
+    /// Claims `cost` bytes for a record; returns whether half of the ring is in use then.
+    fn claim(&mut self, cost: u64, share: Share) -> Result<bool, Crowded> {
+        let ring_len = self.ring.ring_len();
+        let usable = if share == Share::Most { ring_len / 4 * 3 } else { ring_len };
+        let max = self.ring.batch_max().min(usable / 2);
+        if cost > max {
+            return Err(Crowded::TooLarge { max: max - batch::HEADER as u64 });
+        }
+        // Each batch may skip less than its own length at the end of a segment.
+        let used = self.tail - self.head + 2 * (self.claimed + cost);
+        if used > usable {
+            return Err(Crowded::Ring);
+        }
+        self.claimed += cost;
+        Ok(used > ring_len / 2)
+    }
+
+    /// Completes the next batch of the lane; returns where it is to be.
+    fn seal(&self, count: u32, bytes: &mut [u8]) -> Spot {
+        batch::seal(Identity { seed: self.seed, epoch: self.epoch, seq: self.seq }, count, bytes);
+        self.ring.place(self.tail, bytes.len() as u64)
+    }
+
+    /// Notes that the next batch, of `len` bytes, is at `spot`, or about to be.
+    fn place(&mut self, spot: Spot, len: usize, count: u32, last: u64) -> Kept {
+        let kept = Kept { seq: self.seq, start: self.tail, last };
+        self.claimed -= (len - batch::HEADER) as u64 + u64::from(count) * batch::HEADER as u64;
+        self.seq += 1;
+        self.tail = spot.position + len as u64;
+        kept
+    }
+
+    /// Has `write` write the open batch, before which none waits. `false` if it did not.
+    fn write_open(&mut self, write: impl FnOnce(GlobalAddr, &[u8]) -> bool) -> bool {
+        if self.is_frozen {
+            return false;
+        }
+        let mut open = std::mem::take(&mut self.open);
+        let spot = self.seal(open.count, &mut open.bytes);
+        let is_written = write(self.ring.addr(spot), &open.bytes);
+        if is_written {
+            let len = open.bytes.len();
+            let kept = self.place(spot, len, open.count, open.last);
+            self.keep(kept, spot, len as u64);
+            open.bytes.clear();
+            open.count = 0;
+        }
+        self.open = open;
+        is_written
+    }
+
+    /// Notes that a batch is in the log.
+    fn keep(&mut self, batch: Kept, spot: Spot, len: u64) {
+        // Few entries for many small batches.
+        match self.kept.back_mut() {
+            Some(kept) if batch.start + len - kept.start <= KEPT_TOGETHER => kept.last = batch.last,
+            _ => self.kept.push_back(batch),
+        }
         let Some(spans) = &mut self.unpersisted else { return };
+        let (at, last) = (self.ring.addr(spot), batch.seq);
         match spans.last_mut() {
             Some(span) if span.at.add(span.len) == at => (span.len, span.last) = (span.len + len, last),
             _ => spans.push(Span { at, len, last }),
         }
+    }
+}
+
+impl Appending<'_> {
+    /// Appends the record; returns its number. If nothing else of the lane waits to be written, `write` may write the
+    /// record there and then, and says whether it has done so. The caller holds the latches of the pages.
+    #[inline]
+    pub fn append_by(self, record: &Record<'_>, write: impl FnOnce(GlobalAddr, &[u8]) -> bool) -> u64 {
+        self.append_then(record, |state| state.write_open(write))
+    }
+
+    /// [`Appending::append_by`] with what may write the open batch.
+    #[inline]
+    fn append_then(mut self, record: &Record<'_>, write: impl FnOnce(&mut State) -> bool) -> u64 {
+        let Self { commit, lane, state, cost } = &mut self;
+        let len = record.stored_len();
+        assert!((len + batch::HEADER) as u64 <= *cost, "room was reserved for the record");
+        let is_first = state.first().is_none();
+        if is_first {
+            // Before the number is drawn; see the module documentation.
+            lane.oldest.store(commit.clock.load(Relaxed) + 1, Relaxed);
+        }
+        let gsn = commit.clock.fetch_add(1, SeqCst) + 1;
+        if state.open.bytes.len().max(batch::HEADER) + len > state.ring.batch_max() as usize {
+            let full = std::mem::take(&mut state.open);
+            state.full.push_back(full);
+        }
+        let open = &mut state.open;
+        if open.count == 0 {
+            open.first = gsn;
+            open.bytes.resize(batch::HEADER, 0);
+        }
+        record.encode(gsn, &mut open.bytes);
+        open.last = gsn;
+        open.count += 1;
+        // What the record takes stays claimed until the batch has its place.
+        state.claimed = state.claimed - std::mem::take(cost) + (len + batch::HEADER) as u64;
+        if is_first && write(state) {
+            lane.oldest.store(NOTHING, Release);
+            if commit.is_at_once.load(Relaxed) == 0 {
+                commit.is_at_once.store(1, Relaxed);
+            }
+        }
+        gsn
+    }
+}
+
+impl Drop for Appending<'_> {
+    fn drop(&mut self) {
+        self.state.claimed -= self.cost;
     }
 }
 
@@ -216,7 +350,12 @@ impl Commit {
         };
         let lane = |state| CommitLane { oldest: AtomicU64::new(NOTHING), state: Mutex::new(state) };
         let lanes = space.lanes.iter().enumerate().map(state).map(lane).collect();
-        Self { lanes, clock: AtomicU64::new(clock), logged: AtomicU64::new(clock) }
+        Self {
+            lanes,
+            clock: AtomicU64::new(clock),
+            logged: AtomicU64::new(clock),
+            is_at_once: AtomicU64::new(0),
+        }
     }
 
     /// Number of the last record.
@@ -233,54 +372,31 @@ impl Commit {
     /// Reserves room for a record of `len` bytes.
     pub fn reserve(&self, lane: usize, len: usize, share: Share) -> Result<Reservation<'_>, Crowded> {
         let cost = (len + batch::HEADER) as u64;
-        let mut state = lock(&self.lanes[lane].state);
-        let ring_len = state.ring.ring_len();
-        let usable = if share == Share::Most { ring_len / 4 * 3 } else { ring_len };
-        let max = state.ring.batch_max().min(usable / 2);
-        if cost > max {
-            return Err(Crowded::TooLarge { max: max - batch::HEADER as u64 });
-        }
-        // Each batch may skip less than its own length at the end of a segment.
-        let used = state.tail - state.head + 2 * (state.claimed + cost);
-        if used > usable {
-            return Err(Crowded::Ring);
-        }
-        state.claimed += cost;
-        Ok(Reservation { commit: self, lane, cost, is_late: used > ring_len / 2 })
+        let is_late = lock(&self.lanes[lane].state).claim(cost, share)?;
+        Ok(Reservation { commit: self, lane, cost, is_late })
+    }
+
+    /// Locks a lane to append a record that fits into a reservation.
+    pub fn begin<'l>(&'l self, reservation: Reservation<'l>) -> Appending<'l> {
+        let (lane, cost) = (&self.lanes[reservation.lane], reservation.cost);
+        std::mem::forget(reservation);
+        Appending { commit: self, lane, state: lock(&lane.state), cost }
+    }
+
+    /// Locks a lane to append a record of `len` bytes, if less than half of the ring is in use.
+    #[inline]
+    pub fn try_begin(&self, lane: usize, len: usize) -> Option<Appending<'_>> {
+        let (lane, cost) = (&self.lanes[lane], (len + batch::HEADER) as u64);
+        let mut appending = Appending { commit: self, lane, state: lock(&lane.state), cost: 0 };
+        let is_late = appending.state.claim(cost, Share::Most).ok()?;
+        appending.cost = cost;
+        (!is_late).then_some(appending)
     }
 
     /// Appends a record that fits into its reservation; returns its number. The caller holds the latches of
     /// the pages.
     pub fn append(&self, reservation: Reservation<'_>, record: &Record<'_>) -> u64 {
-        assert!(
-            record.stored_len() + batch::HEADER <= reservation.cost as usize,
-            "room was reserved for the record"
-        );
-        let lane = &self.lanes[reservation.lane];
-        let mut state = lock(&lane.state);
-        if state.first().is_none() {
-            // Before the number is drawn; see the module documentation.
-            lane.oldest.store(self.clock.load(SeqCst) + 1, SeqCst);
-        }
-        let gsn = self.clock.fetch_add(1, SeqCst) + 1;
-        let len = record.stored_len();
-        if state.open.bytes.len().max(batch::HEADER) + len > state.ring.batch_max() as usize {
-            let full = std::mem::take(&mut state.open);
-            state.full.push_back(full);
-        }
-        let open = &mut state.open;
-        if open.count == 0 {
-            open.first = gsn;
-            open.bytes.resize(batch::HEADER, 0);
-        }
-        record.encode(gsn, &mut open.bytes);
-        open.last = gsn;
-        open.count += 1;
-        // What the record takes stays claimed until the batch has its place.
-        state.claimed = state.claimed - reservation.cost + (len + batch::HEADER) as u64;
-        drop(state);
-        std::mem::forget(reservation);
-        gsn
+        self.begin(reservation).append_then(record, |_| false)
     }
 
     /// The next batch of a lane to be written, if there is one and it may be written now.
@@ -302,13 +418,9 @@ impl Commit {
                 std::mem::replace(&mut state.open, next)
             }
         };
-        let identity = Identity { seed: state.seed, epoch: state.epoch, seq: state.seq };
-        batch::seal(identity, count, &mut bytes);
-        let records = bytes.len() - batch::HEADER;
+        let spot = state.seal(count, &mut bytes);
         let bytes = Arc::new(bytes);
-        let spot = state.ring.place(state.tail, bytes.len() as u64);
-        let kept = Kept { seq: state.seq, start: state.tail, last };
-        state.claimed -= records as u64 + u64::from(count) * batch::HEADER as u64;
+        let kept = state.place(spot, bytes.len(), count, last);
         state.posted.push_back(Posted {
             kept,
             first,
@@ -316,8 +428,6 @@ impl Commit {
             spot,
             written: Written::InFlight,
         });
-        state.seq += 1;
-        state.tail = spot.position + bytes.len() as u64;
         Some(Batch { seq: kept.seq, at: state.ring.addr(spot), bytes, is_again: false })
     }
 
@@ -329,27 +439,44 @@ impl Commit {
             posted.written = if is_written { Written::Done } else { Written::Unknown };
         }
         while let Some(posted) = state.posted.pop_front_if(|posted| posted.written == Written::Done) {
-            state.kept.push_back(posted.kept);
-            state.note_unpersisted(&posted);
+            state.keep(posted.kept, posted.spot, posted.bytes.len() as u64);
             if let Ok(mut bytes) = Arc::try_unwrap(posted.bytes) {
                 bytes.clear();
                 state.spare = bytes;
             }
         }
-        lane.oldest.store(state.first().unwrap_or(NOTHING), SeqCst);
+        lane.oldest.store(state.first().unwrap_or(NOTHING), Release);
     }
 
     /// Whether all records up to `gsn`, which the caller has seen, are in the log.
+    #[inline]
     pub fn is_logged(&self, gsn: u64) -> bool {
-        defect(Defect::AckBeforeLog) || self.logged.load(SeqCst) >= gsn || self.logged() >= gsn
+        defect(Defect::AckBeforeLog) || self.logged.load(Acquire) >= gsn || self.logged() >= gsn
+    }
+
+    /// [`Commit::is_logged`], or becomes so in less time than it takes to wait: another thread writes its record at once.
+    pub fn is_logged_soon(&self, gsn: u64) -> bool {
+        let mut turns = if self.is_at_once.load(Relaxed) == 1 { TURNS } else { 0 };
+        while !self.is_logged(gsn) {
+            if turns == 0 {
+                return false;
+            }
+            turns -= 1;
+            spin_loop();
+        }
+        true
     }
 
     /// All records up to this number are in the log.
+    #[inline]
     fn logged(&self) -> u64 {
         let bound = self.clock.load(SeqCst);
-        let oldest = self.lanes.iter().map(|lane| lane.oldest.load(SeqCst)).min().unwrap_or(NOTHING);
+        let oldest = self.lanes.iter().map(|lane| lane.oldest.load(Acquire)).min().unwrap_or(NOTHING);
         let logged = bound.min(oldest - 1);
-        self.logged.fetch_max(logged, SeqCst);
+        // All threads write this word, so not each time.
+        if logged >= self.logged.load(Relaxed) + NOTED_EACH {
+            self.logged.fetch_max(logged, Release);
+        }
         logged
     }
 
@@ -391,7 +518,7 @@ impl Commit {
 
     /// Whether a lane lacks records up to `gsn`.
     pub fn is_behind(&self, lane: usize, gsn: u64) -> bool {
-        self.lanes[lane].oldest.load(SeqCst) <= gsn
+        self.lanes[lane].oldest.load(Acquire) <= gsn
     }
 
     /// Forgets the batches of a lane all of whose records are below `horizon`; returns its new head. Their

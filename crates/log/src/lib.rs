@@ -51,7 +51,7 @@ mod space;
 mod sync;
 mod tap;
 
-pub use commit::{Reservation, Share};
+pub use commit::{Appending, Reservation, Share};
 pub use disk::{Persistence, persist_all};
 pub use error::{LogError, Result};
 pub use log::{Checkpoint, Hold, Lease, Log, Options};

@@ -15,7 +15,7 @@ use std::sync::{Arc, OnceLock};
 use pando_fabric::defect::defect;
 use pando_fabric::{Endpoint, GlobalAddr, Nanos, Patience};
 
-use crate::commit::{Batch, Commit, Crowded, Reservation, Share};
+use crate::commit::{Appending, Batch, Commit, Crowded, Reservation, Share};
 use crate::defect::{Defect, OfMoves, OfPower};
 use crate::disk::{self, Disk, Goal, Persistence};
 use crate::error::{LogError, Result};
@@ -212,6 +212,17 @@ impl Log {
         self.commit.append(reservation, record)
     }
 
+    /// Locks `lane` to append a record that fits into a reservation.
+    pub fn begin<'l>(&'l self, reservation: Reservation<'l>) -> Appending<'l> {
+        self.commit.begin(reservation)
+    }
+
+    /// Locks `lane` to append a record of `len` bytes, if there is room now.
+    #[inline]
+    pub fn try_begin(&self, lane: usize, len: usize) -> Option<Appending<'_>> {
+        self.commit.try_begin(lane, len)
+    }
+
     /// Whether an operation may answer that has seen everything up to `gsn`: the log has it and, if answers
     /// wait for that, it is persisted; and this process counts as alive.
     #[inline]
@@ -225,7 +236,7 @@ impl Log {
             Persistence::BeforeAnswer if !defect(OfPower::AnswerBeforePersist) => {
                 self.disk.is_reached(Goal::Record(gsn))
             }
-            _ => self.commit.is_logged(gsn),
+            _ => self.commit.is_logged_soon(gsn),
         }
     }
 
@@ -370,7 +381,7 @@ impl Log {
     /// Waits until everything up to `gsn` is in the log. Writes the batches that lack, whoever made them; the
     /// other slots of this worker run first and may add to them.
     async fn logged<E: Endpoint>(&self, ep: &E, lane: usize, gsn: u64) -> Result<()> {
-        if self.commit.is_logged(gsn) {
+        if self.commit.is_logged_soon(gsn) {
             return Ok(());
         }
         if ep.slots() > 1 {
@@ -485,6 +496,15 @@ impl Log {
         let clock = self.clock();
         let held = lock(&self.holds).iter().min().copied();
         held.unwrap_or(u64::MAX).min(clock + 1)
+    }
+}
+
+impl Appending<'_> {
+    /// Appends the record and returns its number. It is in the log then, if memory is mapped here and no earlier record
+    /// of the lane waits. The caller holds the latches of the pages that it is about.
+    #[inline]
+    pub fn append<E: Endpoint>(self, ep: &E, record: &Record<'_>) -> u64 {
+        self.append_by(record, |at, bytes| ep.write_now(at, bytes))
     }
 }
 

@@ -75,6 +75,15 @@ pub enum Record<'b> {
     Left(Span<'b>),
 }
 
+/// Appends bytes; words, the most frequent ones, without a call.
+#[inline]
+fn put_bytes(out: &mut Vec<u8>, bytes: &[u8]) {
+    match bytes.as_array::<8>() {
+        Some(word) => out.extend_from_slice(word),
+        None => out.extend_from_slice(bytes),
+    }
+}
+
 /// Length of a record of `bytes` bytes with its padding.
 fn padded(bytes: usize) -> usize {
     bytes.next_multiple_of(8)
@@ -120,8 +129,8 @@ impl<'b> Record<'b> {
                 out.put_u16(change.kind());
                 out.put_u64(gsn);
                 out.put_u64(page.raw());
-                out.extend_from_slice(key);
-                out.extend_from_slice(change.bytes());
+                put_bytes(out, key);
+                put_bytes(out, change.bytes());
             }
             Self::Pages { images, freed } => {
                 let bytes = images.first().map_or(0, |image| image.bytes.len());

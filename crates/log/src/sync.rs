@@ -5,18 +5,19 @@
 
 #[cfg(not(shuttle))]
 pub use std::sync::{
-    Mutex,
+    Mutex, MutexGuard,
     atomic::{AtomicU64, Ordering},
 };
 
 #[cfg(shuttle)]
 pub use shuttle::sync::{
-    Mutex,
+    Mutex, MutexGuard,
     atomic::{AtomicU64, Ordering},
 };
 
 /// Locks a mutex; a panic of another thread under the lock does not matter.
-pub(crate) fn lock<T>(mutex: &Mutex<T>) -> impl std::ops::DerefMut<Target = T> + '_ {
+#[inline]
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     match mutex.lock() {
         Ok(guard) => guard,
         Err(poisoned) => poisoned.into_inner(),

@@ -13,7 +13,7 @@ use pando_cache::defect::Defect;
 use pando_fabric::defect::defect;
 use pando_fabric::{Endpoint, PageBuf, Resource, WORD, Work, outlined};
 use pando_log::defect::OfBackup;
-use pando_log::{Entry, Log, Record};
+use pando_log::{Appending, Entry, Log, Record};
 use pando_pool::{FailedReads, Placement, PoolError, ValueRef};
 
 use crate::change::{Blocked, Change, Expected, Outcome, apply, stored_len, work_of};
@@ -29,7 +29,7 @@ use crate::placement::spread;
 use crate::recovery::restart::RestartPolicy;
 use crate::recovery::{room, unfinished};
 use crate::smo::{merge, split};
-use crate::tree::journal::{self, Room};
+use crate::tree::journal;
 use crate::tree::leftovers::{Logged, Remainder, Unfinished};
 use crate::tree::{Ctx, Tree, VersionedNode, gate};
 
@@ -302,23 +302,18 @@ pub(crate) async fn change_leaf<L: Layout, E: Endpoint>(
     change: &mut Change<'_>,
 ) -> Result<Outcome> {
     let key = tree.layout.key(key)?;
-    // Without a log nothing is awaited here, which would cost instructions in each change.
-    let room = match journal::log_of(tree) {
-        Some(_) => room::for_entry(tree, ctx, key, change).await?,
-        None => None,
-    };
     let from = match optimistic::cached_leaf_in_turns(tree, ctx, key).await {
         Ok(leaf) => {
             ctx.worker.counters().count_descent(optimistic::inner_levels(tree));
-            match change_cached(tree, ctx, leaf, key, change, room) {
+            // Whether there is room now is not awaited, which would cost instructions in each change.
+            let changed = room::to_append_now(tree, ctx, key, change)
+                .and_then(|appending| change_cached(tree, ctx, leaf, key, change, appending));
+            match changed {
                 Ok(Ok(outcome)) => return Ok(outcome),
                 Ok(Err(_)) | Err(_) => ResumePoint::default(),
             }
         }
-        Err(stuck) => {
-            drop(room);
-            stuck
-        }
+        Err(stuck) => stuck,
     };
     outlined(Box::pin(change_anyhow(tree, ctx, key, from, change))).await
 }
@@ -446,7 +441,10 @@ async fn try_change<L: Layout, E: Endpoint>(
     let _entered = gate::enter_for(tree, ctx, key, Purpose::Operation)?;
     let miss = Miss { admit: Admit::Lazily, offer: *offer };
     match walk::walk_from(tree, ctx, from, Target::of(key), 0, miss).await? {
-        Reached::Cached { node, .. } => change_cached(tree, ctx, node, key, change, room),
+        Reached::Cached { node, .. } => {
+            let appending = room.zip(journal::log_of(tree)).map(|(room, log)| log.begin(room));
+            change_cached(tree, ctx, node, key, change, appending)
+        }
         Reached::Private { leaf, .. } => {
             drop(room);
             change_private(tree, ctx, leaf, key, change).await
@@ -467,7 +465,7 @@ fn change_cached<L: Layout, E: Endpoint>(
     node: VersionedNode<'_>,
     key: L::Key<'_>,
     change: &Change<'_>,
-    room: Room<'_>,
+    appending: Option<Appending<'_>>,
 ) -> Attempt<std::result::Result<Outcome, Blocked>> {
     ctx.ep.charge(Work::Hold(Resource::Frame(node.frame.id().0)));
     let mut guard = node.frame.upgrade(node.version)?;
@@ -475,8 +473,8 @@ fn change_cached<L: Layout, E: Endpoint>(
     ctx.ep.charge(work_of(tree.layout, change, &result));
     match &mut result {
         Ok(outcome) if outcome.changed => {
-            if let Some(room) = room {
-                journal::note_change(tree, room, node.frame, key, change, outcome);
+            if let Some(appending) = appending {
+                journal::note_change(tree, ctx, appending, node.frame, key, change, outcome);
             }
             guard.mark_dirty();
             drop(guard);
@@ -562,7 +560,9 @@ async fn write_logged<L: Layout, E: Endpoint>(
     // The record stays in the log until the leaf is written.
     let hold = log.hold();
     let gsn = match outcome.in_place {
-        Some(_) => journal::note_entry(log, room, ticket.addr(), tree.layout.key_bytes(key), change),
+        Some(_) => {
+            journal::note_entry(ctx.ep, log.begin(room), ticket.addr(), tree.layout.key_bytes(key), change)
+        }
         None => journal::note_page(log, room, &page, ticket.addr()),
     };
     if !defect(OfBackup::LeafUntapped) {

@@ -6,10 +6,10 @@
 use pando_fabric::defect::defect;
 use pando_fabric::{Endpoint, Patience, outlined};
 use pando_log::defect::OfMoves;
-use pando_log::{Entry, Log, Record, Reservation, Share, Span, persist_all};
+use pando_log::{Appending, Entry, Log, Record, Reservation, Share, Span, persist_all};
 
 use crate::change::{Change, stored_len};
-use crate::error::Result;
+use crate::error::{Attempt, Result, Retry};
 use crate::layout::Layout;
 use crate::ownership::range::KeyRange;
 use crate::recovery::unfinished;
@@ -18,6 +18,26 @@ use crate::tree::{Ctx, Tree};
 
 /// Number of nodes in the record of the largest structure change: a node, its new neighbour, their parent.
 const NODES_MAX: usize = 3;
+
+/// Locks a lane to append the record of a change of one entry; `None` without a log.
+///
+/// # Errors
+/// [`Retry::Restart`] if there is no room now.
+#[inline]
+pub(crate) fn to_append_now<'t, L: Layout, E: Endpoint>(
+    tree: &'t Tree<L>,
+    ctx: Ctx<'_, E>,
+    key: L::Key<'_>,
+    change: &Change<'_>,
+) -> Attempt<Option<Appending<'t>>> {
+    let Some(log) = journal::log_of(tree) else { return Ok(None) };
+    let appending = log.try_begin(journal::lane_of(ctx, log), entry_len(tree, key, change));
+    appending.map(Some).ok_or(Retry::Restart)
+}
+
+fn entry_len<L: Layout>(tree: &Tree<L>, key: L::Key<'_>, change: &Change<'_>) -> usize {
+    Entry::stored_len(tree.layout.key_bytes(key).len(), stored_len(change))
+}
 
 /// Reserves room for the record of a change of one entry.
 #[inline]
@@ -28,7 +48,7 @@ pub(crate) async fn for_entry<'t, L: Layout, E: Endpoint>(
     change: &Change<'_>,
 ) -> Result<Room<'t>> {
     let Some(log) = journal::log_of(tree) else { return Ok(None) };
-    reserve(tree, ctx, log, Entry::stored_len(tree.layout.key_bytes(key).len(), stored_len(change))).await
+    reserve(tree, ctx, log, entry_len(tree, key, change)).await
 }
 
 /// Reserves room for a record of `len` bytes about a leaf without a frame; `None` if there is no room now. The

@@ -13,7 +13,7 @@ use pando_cache::{CacheError, FrameRef, Mark, NodeShape, Swip, Version};
 use pando_fabric::defect::defect;
 use pando_fabric::{Endpoint, GlobalAddr, PageBuf, outlined};
 use pando_log::defect::OfIndex;
-use pando_log::{Entry, Image, Log, LogError, Record, Reservation, Share};
+use pando_log::{Appending, Entry, Image, Log, LogError, Record, Reservation, Share};
 use pando_pool::ValueRef;
 
 use crate::change::{Change, Outcome};
@@ -40,9 +40,10 @@ pub(crate) fn lane_of<E>(ctx: Ctx<'_, E>, log: &Log) -> usize {
 }
 
 /// Appends the record of a change of one entry of a latched leaf, and notes it in the frame and the outcome.
-pub(crate) fn note_change<L: Layout>(
+pub(crate) fn note_change<L: Layout, E: Endpoint>(
     tree: &Tree<L>,
-    room: Reservation<'_>,
+    ctx: Ctx<'_, E>,
+    appending: Appending<'_>,
     leaf: FrameRef<'_>,
     key: L::Key<'_>,
     change: &Change<'_>,
@@ -51,16 +52,16 @@ pub(crate) fn note_change<L: Layout>(
     let Some(log) = log_of(tree) else { return };
     let addr = own_addr(leaf);
     let key = tree.layout.key_bytes(key);
-    let gsn = note_entry(log, room, addr, key, change);
+    let gsn = note_entry(ctx.ep, appending, addr, key, change);
     tap_change(log, key, change);
     leaf.set_mark(Mark { gsn, has_moved: leaf.mark().has_moved || outcome.in_place.is_none() });
     outcome.seen = gsn;
 }
 
 /// Appends the record of a change of one entry of a leaf that no other operation can use meanwhile.
-pub(crate) fn note_entry(
-    log: &Log,
-    room: Reservation<'_>,
+pub(crate) fn note_entry<E: Endpoint>(
+    ep: &E,
+    appending: Appending<'_>,
     page: GlobalAddr,
     key: &[u8],
     change: &Change<'_>,
@@ -74,7 +75,7 @@ pub(crate) fn note_entry(
         }
         None => pando_log::Change::Remove,
     };
-    log.append(room, &Record::Entry(Entry { page, key, change }))
+    appending.append(ep, &Record::Entry(Entry { page, key, change }))
 }
 
 /// Gives a change that was made and logged to the tap of the log, if one is open. The caller still holds the

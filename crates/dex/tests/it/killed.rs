@@ -380,6 +380,9 @@ impl<L: Layout> World<L> {
         let slots = (0..SLOTS).map(|slot| Box::pin(work(slot)) as Pin<Box<dyn Future<Output = ()> + '_>>);
         let mut slots: Vec<_> = slots.collect();
         slots.push(Box::pin(self.count_work(self.move_about(&routes, servers))));
+        if ep.random().is_multiple_of(2) {
+            slots.push(Box::pin(self.count_work(self.flush_often(servers))));
+        }
         if placed.pool.servers() > 1 {
             slots.push(Box::pin(self.count_work(self.place_anew(placed, &servers))));
         }
@@ -457,6 +460,15 @@ impl<L: Layout> World<L> {
             for _ in 0..ep.random() % 30 {
                 ep.yield_now().await;
             }
+        }
+    }
+
+    /// Makes one checkpoint after the other as long as others work: otherwise there are few.
+    async fn flush_often(&self, servers: [(&Tree<L>, Ctx<'_, DynEndpoint>); 2]) {
+        while self.others_work() {
+            let (tree, ctx) = servers[servers[0].1.ep.random() as usize % 2];
+            tree.flush(ctx).await.expect("it can be written");
+            ctx.ep.yield_now().await;
         }
     }
 

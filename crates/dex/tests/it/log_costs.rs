@@ -11,10 +11,10 @@ use pando_cache::{Cache, CacheConfig};
 use pando_dex::layout::fixed::FixedLayout;
 use pando_dex::{Ctx, Tree, TreeConfig};
 use pando_fabric::{DynEndpoint, Endpoint, Fabric, VerbCounts};
-use pando_fabric_local::{LocalConfig, LocalFabric};
 use pando_log::{Blocks, Contents, Log, Options, Shape};
 use pando_pool::Placement;
 use pando_rt::{Worker, block_on};
+use pando_sim::{Model, SimConfig, SimFabric};
 use pando_workload::{Rng, Zipf};
 
 use crate::common::{Cluster, INDEX};
@@ -30,7 +30,7 @@ fn key_of(number: u64) -> [u8; 8] {
     (number.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 1).to_be_bytes()
 }
 
-async fn open_log(ep: &DynEndpoint, cluster: &Cluster<FixedLayout>, lanes: usize) -> Arc<Log> {
+async fn open_log(ep: &DynEndpoint, cluster: &Cluster<FixedLayout, SimFabric>, lanes: usize) -> Arc<Log> {
     let segments = (4 * CACHE / SEGMENT) as usize / lanes;
     let alloc = async |bytes| cluster.pool.alloc(ep, Placement::LeastLoaded, bytes).await;
     let blocks = Blocks::gather(Shape { lanes, segments, segment_bytes: SEGMENT }, alloc).await;
@@ -62,8 +62,9 @@ async fn operate(
 
 /// Verbs of [`OPS`] operations.
 fn measure(is_logged: bool) -> VerbCounts {
-    let fabric =
-        LocalFabric::new(LocalConfig { server_sizes: vec![96 << 20], huge_pages: false }).expect("memory");
+    // A network: where memory is mapped, each record is written by itself.
+    let config = SimConfig { regions: vec![96 << 20], compute_servers: 1, seed: 5, model: Model::default() };
+    let fabric = SimFabric::new(&config).expect("a sound model");
     let layout = FixedLayout::new(1024, 8, 8).expect("a layout");
     let mut entries: Vec<_> = (0..KEYS).map(|number| (key_of(number).to_vec(), vec![0; 8])).collect();
     entries.sort();

@@ -133,6 +133,7 @@ mod tests {
             rounds: 3,
             time: Duration::from_secs(1),
             promises: Promise::ALL.to_vec(),
+            maps: Vec::new(),
             directory: "/tmp".into(),
         };
         let entries = maps::all();

@@ -30,6 +30,57 @@ fn put(commit: &Commit, lane: usize) -> u64 {
     commit.append(reservation, &record)
 }
 
+/// Appends a record that `write` may write at once.
+fn put_by(commit: &Commit, lane: usize, write: impl FnOnce(GlobalAddr, &[u8]) -> bool) -> u64 {
+    let page = GlobalAddr::new(MemoryServerId(0), 64);
+    let record = Record::Entry(Entry { page, key: b"key", change: Change::Put(b"value") });
+    commit.try_begin(lane, record.stored_len()).expect("there is room").append_by(&record, write)
+}
+
+#[cfg(not(shuttle))]
+#[test]
+fn a_record_is_written_at_once_if_nothing_of_its_lane_waits() {
+    let commit = Commit::new(&space(), 3, 0, true);
+    let at_once = |lane| {
+        let mut place = None;
+        let gsn = put_by(&commit, lane, |at, bytes| {
+            place = Some((at, bytes.len() as u64));
+            true
+        });
+        (gsn, place)
+    };
+    let (_, Some((first, len))) = at_once(0) else { panic!("nothing waits") };
+    let (second, Some((at, _))) = at_once(0) else { panic!("nothing waits") };
+    assert!(commit.is_logged(second) && at == first.add(len) && commit.take(0).is_none());
+    // It could not be written: it waits, and so do others behind it.
+    let waits = put_by(&commit, 0, |_, _| false);
+    let (behind, None) = at_once(0) else { panic!("a record waits") };
+    let (other, Some(_)) = at_once(1) else { panic!("nothing waits in this lane") };
+    assert!(!commit.is_logged(waits) && !commit.is_logged(other));
+    let batch = commit.take(0).expect("a batch");
+    assert!(batch.at == at.add(len) && at_once(0).1.is_none());
+    commit.end(0, batch.seq, true);
+    assert!(commit.is_logged(behind) && commit.is_logged(other) && !commit.is_logged(other + 1));
+    let spans: Vec<_> = commit.unpersisted().spans.iter().map(|&(at, _)| at).collect();
+    assert!(spans.len() == 2 && spans[0] == first, "what was written side by side is persisted together");
+    commit.freeze(true);
+    assert!(at_once(1).1.is_none(), "the lane is about to be elsewhere");
+}
+
+#[cfg(not(shuttle))]
+#[test]
+fn what_is_not_appended_takes_no_room() {
+    let commit = Commit::new(&space(), 3, 0, false);
+    let used = commit.used();
+    drop(commit.try_begin(0, 40));
+    assert_eq!(commit.used(), used);
+    // Half of the ring is for what must not wait.
+    while commit.try_begin(0, 40).is_some() {
+        put_by(&commit, 0, |_, _| true);
+    }
+    assert!(commit.reserve(0, 40, Share::Most).is_ok_and(|room| room.is_late));
+}
+
 #[cfg(not(shuttle))]
 #[test]
 fn a_record_is_logged_once_all_before_it_are() {
@@ -121,6 +172,16 @@ mod shuttle_commit {
         lock(memory).iter().any(|(at, records)| at.server() == server && records.contains(&gsn))
     }
 
+    /// Appends a record and writes it at once.
+    fn put_now(commit: &Commit, memory: &Memory, lane: usize) -> u64 {
+        put_by(commit, lane, |at, bytes| {
+            thread::yield_now();
+            let record = crate::record::split_record(&mut &bytes[batch::HEADER..]).expect("a record");
+            lock(memory).insert(at, vec![record.gsn]);
+            true
+        })
+    }
+
     /// Moves the lanes to another memory server.
     fn move_lanes(commit: &Commit, memory: &Memory) {
         commit.freeze(true);
@@ -147,7 +208,10 @@ mod shuttle_commit {
                 thread::spawn(move || {
                     let (commit, memory) = &*shared;
                     for round in 0..2 {
-                        let mine = put(commit, number % LANES);
+                        let mine = match round {
+                            0 => put_now(commit, memory, number % LANES),
+                            _ => put(commit, number % LANES),
+                        };
                         let mut fails = number == 0 && round == 1;
                         while !commit.is_logged(mine) {
                             for lane in 0..LANES {

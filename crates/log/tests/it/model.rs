@@ -199,7 +199,7 @@ impl Model {
             loop {
                 let room = self.log.reserve(&self.ep, lane, record.stored_len(), Share::Most).await?;
                 if let Some(room) = room {
-                    return Ok(self.log.append(room, &record));
+                    return Ok(self.log.begin(room).append(&self.ep, &record));
                 }
                 let clock = self.log.clock();
                 self.log.durable(&self.ep, lane, clock).await?;

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 
-use pando_fabric::Fabric;
+use pando_fabric::{Endpoint, Fabric};
 use pando_log::{Change, Contents, Entry, Log, Options, Record, Share, Space};
 use pando_rt::block_on;
 
@@ -30,7 +30,11 @@ fn run(lanes: usize) {
                         Record::Entry(Entry { page: block(200), key: &key, change: Change::Put(&value) });
                     let lane = thread as usize % lanes;
                     let reserved = block_on(ep, log.reserve(ep, lane, record.stored_len(), Share::All));
-                    let gsn = log.append(reserved.expect("it is written").expect("room"), &record);
+                    let room = reserved.expect("it is written").expect("room");
+                    let gsn = match ep.random() % 4 {
+                        0 => log.append(room, &record),
+                        _ => log.begin(room).append(ep, &record),
+                    };
                     block_on(ep, log.durable(ep, lane, gsn)).expect("it is written");
                     durable[thread as usize].store(gsn, SeqCst);
                 }

@@ -79,6 +79,11 @@ impl Endpoint for AnyEndpoint {
     }
 
     #[inline]
+    fn write_now(&self, at: GlobalAddr, bytes: &[u8]) -> bool {
+        on_either!(self, ep => ep.write_now(at, bytes))
+    }
+
+    #[inline]
     async fn write_unlocking(&self, at: GlobalAddr, from: PageBuf) -> Result<PageBuf> {
         await_either!(self, ep => ep.write_unlocking(at, from))
     }

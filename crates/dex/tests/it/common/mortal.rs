@@ -3,7 +3,9 @@
 
 use std::cell::Cell;
 use std::future::pending;
+use std::pin::pin;
 use std::rc::Rc;
+use std::task::Poll;
 
 use pando_fabric::sectors::Sectors;
 use pando_fabric::{
@@ -18,12 +20,18 @@ pub struct Mortal {
     /// Verbs until death; `None` lives for ever.
     left: Cell<Option<u32>>,
     is_dead: Cell<bool>,
+    /// Memory is mapped: WRITEs may take effect at once.
+    is_mapped: bool,
+    /// How often a verb goes on waiting, of 8 times: where verbs are slow, more comes between.
+    waits: u64,
 }
 
 impl Mortal {
     pub fn new(inner: LocalEndpoint, sectors: Rc<Sectors>, left: Option<u32>, slots: u32) -> Self {
         inner.set_slots(slots);
-        Self { inner, sectors, left: Cell::new(left), is_dead: Cell::new(false) }
+        let random = inner.random();
+        let (is_mapped, waits) = (random & 1 == 1, [2, 6][(random >> 1 & 1) as usize]);
+        Self { inner, sectors, left: Cell::new(left), is_dead: Cell::new(false), is_mapped, waits }
     }
 
     pub fn is_dead(&self) -> bool {
@@ -35,9 +43,14 @@ impl Mortal {
         if self.is_dead.get() {
             pending::<()>().await;
         }
-        if self.slots() > 1 && self.inner.random().is_multiple_of(3) {
+        while self.slots() > 1 && self.inner.random() % 8 < self.waits {
             self.inner.yield_now().await;
         }
+        self.dies()
+    }
+
+    /// Counts a verb; `true` if the process dies in it.
+    fn dies(&self) -> bool {
         match self.left.get() {
             Some(0) => {
                 self.is_dead.set(true);
@@ -103,6 +116,24 @@ impl Endpoint for Mortal {
         }
         self.before_write(at, from.window_len()).await?;
         self.inner.write(at, from).await
+    }
+
+    fn write_now(&self, at: GlobalAddr, bytes: &[u8]) -> bool {
+        // Sometimes it is not possible, so that batches of several records are written, too.
+        if self.is_dead.get() || !self.is_mapped || self.inner.random().is_multiple_of(4) {
+            return false;
+        }
+        at_once(self.before_write(at, bytes.len())).expect("memory");
+        if self.dies() {
+            // Any words of it arrive.
+            let random = self.inner.random();
+            for (i, word) in bytes.chunks(8).enumerate() {
+                let at = at.add(i as u64 * 8);
+                let _ = random.rotate_left(i as u32) & 1 == 1 && self.inner.write_now(at, word);
+            }
+            return false;
+        }
+        self.inner.write_now(at, bytes)
     }
 
     async fn read_word(&self, at: GlobalAddr) -> Result<u64> {
@@ -177,6 +208,15 @@ impl Endpoint for Mortal {
 
     fn now(&self) -> Nanos {
         self.inner.now()
+    }
+}
+
+/// What a future returns that waits for nothing.
+fn at_once<T>(work: impl Future<Output = T>) -> T {
+    let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+    match pin!(work).poll(&mut context) {
+        Poll::Ready(done) => done,
+        Poll::Pending => panic!("local memory is there at once"),
     }
 }
 
