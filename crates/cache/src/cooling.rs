@@ -8,8 +8,10 @@
 //! - A write-back copies one version of a node, and marks the node clean only if that version is still
 //!   current.
 
+use std::cell::RefCell;
+
 use pando_fabric::defect::defect;
-use pando_fabric::{Endpoint, GlobalAddr, Resource, Work};
+use pando_fabric::{Endpoint, GlobalAddr, Resource, Work, join_all};
 
 use crate::cache::{Cache, CacheWorker, Cooling, Eviction, FreeFrame};
 use crate::defect::Defect;
@@ -29,6 +31,8 @@ const PROBES: usize = 8;
 const EAGER_ROUNDS: usize = 16;
 /// Fruitless rounds after which an operation must release what it holds.
 const ROUNDS: usize = 48;
+/// WRITEs of a flush that are in flight at a time.
+const FLUSHED_TOGETHER: usize = 16;
 /// More levels than any tree has: bounds a walk over words that change concurrently.
 const TREE_LEVELS_MAX: usize = 64;
 
@@ -460,8 +464,8 @@ impl Cache {
         frames.filter(|frame| frame.optimistic().is_ok_and(|version| version.is_dirty()))
     }
 
-    /// Writes back every node that was dirty when the flush began; returns the number of WRITEs. At a
-    /// quiescent point no node stays dirty; under traffic, nodes changed since then may.
+    /// Writes back every node that was dirty when the flush began; returns the number of WRITEs, of which some are in
+    /// flight at a time. At a quiescent point no node stays dirty; under traffic, nodes changed since then may.
     ///
     /// # Errors
     /// The first failed write-back.
@@ -471,14 +475,19 @@ impl Cache {
         endpoint: &E,
         shape: impl NodeShape,
     ) -> Result<u64> {
-        let mut written = 0;
-        for id in 0..self.frames() as u32 {
-            let frame = self.frame(FrameId(id));
-            while !self.flush_frame(worker, endpoint, shape, frame, &mut written).await? {
-                endpoint.yield_now().await;
+        let ids = RefCell::new(0..self.frames() as u32);
+        let share = async || {
+            let mut written = 0;
+            loop {
+                let Some(id) = ids.borrow_mut().next() else { return Ok(written) };
+                let frame = self.frame(FrameId(id));
+                while !self.flush_frame(worker, endpoint, shape, frame, &mut written).await? {
+                    endpoint.yield_now().await;
+                }
             }
-        }
-        Ok(written)
+        };
+        let shares = (0..self.frames().min(FLUSHED_TOGETHER)).map(|_| share());
+        join_all(shares).await.into_iter().sum()
     }
 
     /// Writes a node back if it is dirty, and counts the WRITE. Returns `false` if another operation
