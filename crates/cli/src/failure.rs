@@ -78,6 +78,7 @@ impl From<pando::Error> for Failure {
     fn from(error: pando::Error) -> Failure {
         match error {
             pando::Error::IsElf { .. } => Failure::bad_input(format_args!("{error}; use `pando elf`")),
+            pando::Error::Stopped { .. } => Failure::failed(format_args!("interrupted: {error}")),
             error if error.is_bad_input() => Failure::bad_input(error),
             error => Failure::failed(error),
         }

@@ -75,19 +75,20 @@ pub struct SpreadArgs {
 }
 
 pub fn run(command: &PoolCommand) -> Result<(), Failure> {
-    if !matches!(command, PoolCommand::Servers(_) | PoolCommand::Copies(_) | PoolCommand::Partitions(_)) {
-        // An interrupt must not end the process before the pool is closed.
-        Interrupt::listen()?;
-    }
+    let is_listening =
+        !matches!(command, PoolCommand::Servers(_) | PoolCommand::Copies(_) | PoolCommand::Partitions(_));
+    // An interrupt must not end the process before the pool is closed.
+    let interrupt = if is_listening { Interrupt::listen()? } else { Interrupt::default() };
     match command {
         PoolCommand::Servers(args) => servers(args),
         PoolCommand::Copies(args) => copies::run(args),
         PoolCommand::Partitions(args) => partitions::run(args),
         PoolCommand::MoveBoundary(args) => say(format_args!("{}", partitions::move_boundary(args)?)),
-        PoolCommand::AddServer(args) => add_server(args),
-        PoolCommand::DrainServer(args) => drain_server(args),
+        PoolCommand::AddServer(args) => add_server(args, &interrupt),
+        PoolCommand::DrainServer(args) => drain_server(args, &interrupt),
         PoolCommand::Spread(args) => {
-            let moved = pool::with_cluster(pool::existing(&args.pool)?, spread)?;
+            let moved =
+                pool::with_cluster(pool::existing(&args.pool)?, |cluster| spread(cluster, &interrupt))?;
             say(format_args!("{} nodes moved", units::count(moved)))
         }
     }
@@ -104,7 +105,7 @@ fn document(path: &Path, servers: &[ServerUsage]) -> Value {
     json!({ "pool": path.to_string_lossy(), "servers": servers.iter().map(pool::server_document).collect::<Vec<_>>() })
 }
 
-fn add_server(args: &AddServerArgs) -> Result<(), Failure> {
+fn add_server(args: &AddServerArgs, interrupt: &Interrupt) -> Result<(), Failure> {
     let config = pool::existing(&args.pool)?;
     let (server, moved) = pool::with_cluster(config, |cluster| {
         let server = match args.again {
@@ -119,26 +120,30 @@ fn add_server(args: &AddServerArgs) -> Result<(), Failure> {
                 let added = cluster.add_memory_server_with(args.size.unwrap_or(first), |copies| {
                     bar.set_length(copies.bytes);
                     bar.set_position(copies.whole);
+                    interrupt.flow()
                 });
                 bar.finish_and_clear();
                 added?
             }
         };
-        let moved = if args.spread { Some(spread(cluster)?) } else { None };
+        let moved = if args.spread { Some(spread(cluster, interrupt)?) } else { None };
         Ok((server, moved))
     })?;
     let moved = moved.map(|nodes| format!("; {} nodes moved", units::count(nodes)));
     say(format_args!("memory server {server} is in use{}", moved.unwrap_or_default()))
 }
 
-fn spread(cluster: &pando::Cluster) -> Result<u64, Failure> {
+fn spread(cluster: &pando::Cluster, interrupt: &Interrupt) -> Result<u64, Failure> {
     let bar = progress::bar("spread", 0);
-    let moved = cluster.spread_indexes(|nodes| bar.set_position(nodes));
+    let moved = cluster.spread_indexes(|nodes| {
+        bar.set_position(nodes);
+        interrupt.flow()
+    });
     bar.finish_and_clear();
     moved.map_err(|error| pool::needs_partitions("spreading indexes", error))
 }
 
-fn drain_server(args: &DrainServerArgs) -> Result<(), Failure> {
+fn drain_server(args: &DrainServerArgs, interrupt: &Interrupt) -> Result<(), Failure> {
     let server = MemoryServerId(args.server);
     let drained = pool::with_cluster(pool::existing(&args.pool)?, |cluster| {
         let state =
@@ -152,7 +157,10 @@ fn drain_server(args: &DrainServerArgs) -> Result<(), Failure> {
             .find(|of| of.server == server)
             .map_or(0, |of| of.blocks_allocated);
         let bar = progress::bar("drain", blocks);
-        let drained = cluster.drain_memory_server(server, |done| bar.set_position(done.nodes + done.values));
+        let drained = cluster.drain_memory_server(server, |done| {
+            bar.set_position(done.nodes + done.values);
+            interrupt.flow()
+        });
         bar.finish_and_clear();
         drained.map_err(|error| pool::needs_partitions("draining a memory server", error))
     })?;

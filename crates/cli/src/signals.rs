@@ -4,6 +4,7 @@
 //! second one ends it. Under `nohup` hang-up is ignored. Output beyond the limit on file sizes is an error of
 //! the write and does not end the process.
 
+use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
@@ -74,6 +75,11 @@ impl Interrupt {
         while !self.wanted() {
             std::thread::sleep(LOOK);
         }
+    }
+
+    /// Whether work goes on that asks for that.
+    pub fn flow(&self) -> ControlFlow<()> {
+        if self.wanted() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     }
 
     /// Fails if the command must stop.

@@ -70,7 +70,7 @@ pub enum OfMoves {
     ShareUnlogged,
     /// A node moves to another memory server, and no record says so.
     RelocationUnlogged,
-    /// A checkpoint drops the records of a node that became shared before the one with its image is in the log.
+    /// A checkpoint drops the records of a node before the one with its image, which stays, is in the log.
     TruncatedBeforeLog,
     /// The pages of keys that left are not persisted when the log says so.
     PagesUnpersisted,

@@ -148,6 +148,28 @@ fn a_running_compute_server_does_with_its_partitions_what_commands_want() {
     assert!(place.ok("check --pool grove.pando").contains("no violations"));
 }
 
+/// Ctrl-C ends a command that waits for an owner, at once; the next command goes on where it stopped.
+#[test]
+fn a_drain_that_waits_for_an_owner_is_interrupted() {
+    let place = Place::new();
+    place.write("words.txt", word_list(5000));
+    place.ok("load words.txt --pool grove.pando --index words --memory-servers 2 --pool-size 64MiB");
+    let daemon = Daemon::start(&place, "compute-server --memory grove.pando --index words --listen HERE");
+    daemon.process.signal("-STOP");
+    let drain = place.start("pool drain-server 1 --pool grove.pando");
+    while !place.ok("pool servers --pool grove.pando").contains("draining") {
+        std::thread::yield_now();
+    }
+    drain.signal("-INT");
+    let ended = drain.end();
+    assert!(ended.status == 1 && ended.stderr.contains("interrupted: draining a memory server"), "{ended:?}");
+    daemon.process.signal("-CONT");
+    place.ok("pool drain-server 1 --pool grove.pando");
+    daemon.process.signal("-TERM");
+    assert_eq!(daemon.process.end().status, 0);
+    assert!(place.ok("check --pool grove.pando").contains("no violations"));
+}
+
 /// A compute server with a log is killed after it has left a memory server, log and all.
 #[test]
 fn an_owner_with_a_log_leaves_a_memory_server_and_is_killed() {

@@ -764,10 +764,6 @@ fn each_defect_of_moves_with_logs_is_found() {
         run_on(Count { compute: 1, memory: 3 }, small_nodes(), Persistence::Never, seed);
     };
     is_found(OfMoves::RelocationUnlogged, run);
-    is_found(OfMoves::TruncatedBeforeLog, |seed| {
-        // The first seeds know of nothing wrong.
-        run_on(Count { compute: 2, memory: 3 }, small_nodes(), Persistence::Never, seed + 150);
-    });
     is_found(pando_log::defect::OfLogMoves::Unfrozen, run);
 }
 

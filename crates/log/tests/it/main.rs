@@ -9,3 +9,4 @@ mod model_test;
 mod plan;
 mod threads;
 mod torn;
+mod truncated;

@@ -7,6 +7,7 @@
 //!
 //! What other processes own, they move at their next look ([`crate::Index::follow`]). This process waits for that.
 
+use std::ops::ControlFlow;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -29,6 +30,9 @@ use crate::place::AnyEndpoint;
 use crate::shared::{OwnedKeys, PartitionOwner, Shared, Spread, lock};
 
 const MOVING: &str = "moving nodes between memory servers";
+const ADDING: &str = "adding a memory server";
+const DRAINING: &str = "draining a memory server";
+const SPREADING: &str = "spreading indexes";
 /// Pause between two looks at what other processes have done.
 const PAUSE: Duration = Duration::from_millis(100);
 
@@ -46,6 +50,16 @@ pub struct DrainProgress {
     /// Blocks allocated on the server when the drain began; 0 until that is known. Does not include memory
     /// that other processes lease.
     pub blocks: u64,
+}
+
+/// Whether a wait goes on: an error if the caller had it stop.
+type GoesOn<'c> = &'c mut dyn FnMut() -> Result<()>;
+
+fn go_on(what: &'static str, flow: ControlFlow<()>) -> Result<()> {
+    match flow {
+        ControlFlow::Continue(()) => Ok(()),
+        ControlFlow::Break(()) => Err(Error::Stopped { what }),
+    }
 }
 
 /// An index being worked on: open in this process already, or opened for this work.
@@ -94,7 +108,7 @@ impl Cluster {
     /// let cluster = Cluster::open(Config::embedded().memory(16 << 20))?;
     /// let added = cluster.add_memory_server(16 << 20)?;
     /// assert_eq!(cluster.memory_servers()?.len(), 2);
-    /// cluster.drain_memory_server(added, |_| ())?;
+    /// cluster.drain_memory_server(added, |_| std::ops::ControlFlow::Continue(()))?;
     /// # Ok::<(), pando::Error>(())
     /// ```
     ///
@@ -102,17 +116,18 @@ impl Cluster {
     /// [`Error::Fabric`] for a pool of one plain file, an impossible size, or a lack of space;
     /// [`Error::Pool`] for a size that is too small; [`Error::NotAlone`].
     pub fn add_memory_server(&self, bytes: u64) -> Result<MemoryServerId> {
-        self.add_memory_server_with(bytes, |_| ())
+        self.add_memory_server_with(bytes, |_| ControlFlow::Continue(()))
     }
 
-    /// As [`add_memory_server`](Self::add_memory_server); `progress` is told from time to time how far copies have moved.
+    /// As [`add_memory_server`](Self::add_memory_server); `progress` is told from time to time how far copies have moved, and may
+    /// stop this. The memory servers go on by themselves then, and another call waits for them.
     ///
     /// # Errors
-    /// As [`add_memory_server`](Self::add_memory_server).
+    /// As [`add_memory_server`](Self::add_memory_server); [`Error::Stopped`].
     pub fn add_memory_server_with(
         &self,
         bytes: u64,
-        mut progress: impl FnMut(CopyProgress),
+        mut progress: impl FnMut(CopyProgress) -> ControlFlow<()>,
     ) -> Result<MemoryServerId> {
         let shared = &self.shared;
         shared.writable()?;
@@ -139,7 +154,7 @@ impl Cluster {
 
     /// Has one more memory server join those that have copies of each other's memory, and waits until there is a volume that the
     /// pool does not have yet. An attempt that failed may have left one.
-    fn await_volume(&self, progress: &mut dyn FnMut(CopyProgress)) -> Result<()> {
+    fn await_volume(&self, progress: &mut dyn FnMut(CopyProgress) -> ControlFlow<()>) -> Result<()> {
         let (shared, mut waiting) = (&self.shared, Waiting::new(JOINING.max(self.shared.config.patience())));
         shared.with_endpoint(|ep| Ok(block_on(ep, shared.pool.learn(ep))?))?;
         let has_one =
@@ -149,7 +164,7 @@ impl Cluster {
         }
         while !has_one() {
             let moves = shared.fabric.moves_of_group(&shared.config);
-            progress(moves.1);
+            go_on(ADDING, progress(moves.1))?;
             if !waiting.goes_on(moves) {
                 let path = "tcp".to_owned();
                 let reason = "the memory server joined, but copies do not move to it; `pando pool copies` shows what \
@@ -181,13 +196,13 @@ impl Cluster {
     }
 
     /// Moves everything on a memory server to the others and takes the server out of use, while sessions
-    /// continue. Reports to `progress` from time to time. What other processes own, they move when they
+    /// continue. Reports to `progress` from time to time, which may stop this. What other processes own, they move when they
     /// [look](crate::Index::follow), as compute servers do; this process waits as long as something moves within each deadline.
     /// No index can be opened or created in this process meanwhile.
     ///
     /// Parts of Elf tables are written again on other servers.
     ///
-    /// After a failure the server takes no new blocks and keeps what was not moved. The call may be repeated,
+    /// After a failure, or if it was stopped, the server takes no new blocks and keeps what was not moved. The call may be repeated,
     /// or the server [taken back into use](Cluster::readmit_memory_server).
     ///
     /// # Errors
@@ -195,11 +210,11 @@ impl Cluster {
     /// empty in the end because the others are full or because other processes have leases on it;
     /// [`Error::PartitionOwned`] with a process that owns a partition, if it does not move what it has there, or the index has
     /// its root on the server; [`Error::SessionsOpen`] for an index whose root is on the server, since a root moves
-    /// only at rest.
+    /// only at rest; [`Error::Stopped`].
     pub fn drain_memory_server(
         &self,
         server: MemoryServerId,
-        mut progress: impl FnMut(DrainProgress),
+        mut progress: impl FnMut(DrainProgress) -> ControlFlow<()>,
     ) -> Result<DrainProgress> {
         self.drain_with(server, &mut progress)
     }
@@ -208,7 +223,7 @@ impl Cluster {
     fn drain_with(
         &self,
         server: MemoryServerId,
-        progress: &mut dyn FnMut(DrainProgress),
+        progress: &mut dyn FnMut(DrainProgress) -> ControlFlow<()>,
     ) -> Result<DrainProgress> {
         let shared = &self.shared;
         shared.writable()?;
@@ -228,10 +243,11 @@ impl Cluster {
             let released = release(shared, ep, work.here);
             let (drained, is_complete) = drained?;
             released?;
-            self.drain_tables(ep, server)?;
-            match self.finish_drain(ep, server, work.elsewhere) {
+            let mut waits = || go_on(DRAINING, progress(drained));
+            self.drain_tables(ep, server, &mut waits)?;
+            match self.finish_drain(ep, server, work.elsewhere, &mut waits) {
                 Err(Error::PartitionOwned { .. } | Error::Pool(PoolError::NotEmpty { .. }))
-                    if is_complete && self.leave_to_the_dead(ep, server, &before)? => {}
+                    if is_complete && self.leave_to_the_dead(ep, server, &before, &mut waits)? => {}
                 finished => finished?,
             }
             Ok(drained)
@@ -239,13 +255,21 @@ impl Cluster {
     }
 
     /// Declares a server drained, once the owners `elsewhere` have left it.
-    fn finish_drain(&self, ep: &AnyEndpoint, server: MemoryServerId, elsewhere: Option<Error>) -> Result<()> {
+    fn finish_drain(
+        &self,
+        ep: &AnyEndpoint,
+        server: MemoryServerId,
+        elsewhere: Option<Error>,
+        waits: GoesOn<'_>,
+    ) -> Result<()> {
         let pool = &self.shared.pool;
         let Some(owned) = elsewhere else { return Ok(block_on(ep, pool.finish_drain(ep, server))?) };
         let mut waiting = Waiting::new(self.shared.config.patience());
         loop {
             match block_on(ep, pool.finish_drain(ep, server)) {
-                Err(PoolError::NotEmpty { bytes, leased, .. }) if waiting.goes_on((bytes, leased)) => {}
+                Err(PoolError::NotEmpty { bytes, leased, .. }) if waiting.goes_on((bytes, leased)) => {
+                    waits()?
+                }
                 // They do not look, unless there is no room for the rest.
                 Err(PoolError::NotEmpty { .. }) if !waiting.has_seen_changes => return Err(owned),
                 ended => return Ok(ended?),
@@ -264,6 +288,7 @@ impl Cluster {
         ep: &AnyEndpoint,
         server: MemoryServerId,
         before: &[OwnedKeys],
+        waits: GoesOn<'_>,
     ) -> Result<bool> {
         let shared = &self.shared;
         // Who changes an Elf table is not asked.
@@ -274,7 +299,7 @@ impl Cluster {
             if time > 0 {
                 thread::sleep(shared.config.patience());
             }
-            let answers = self.ask_owners(ep, Some(server))?;
+            let answers = self.ask_owners(ep, Some(server), waits)?;
             if answers.is_none_or(|answers| answers.iter().any(|answer| answer.nodes > 0)) {
                 return Ok(false);
             }
@@ -295,7 +320,7 @@ impl Cluster {
         ep: &AnyEndpoint,
         worked: &[Worked<'_>],
         server: MemoryServerId,
-        progress: &mut dyn FnMut(DrainProgress),
+        progress: &mut dyn FnMut(DrainProgress) -> ControlFlow<()>,
     ) -> Result<(DrainProgress, bool)> {
         let pool = &self.shared.pool;
         let usage = block_on(ep, pool.usage(ep))?;
@@ -303,25 +328,27 @@ impl Cluster {
         block_on(ep, pool.drain_server(ep, server))?;
         let (mut done, mut is_complete) = (DrainProgress { blocks, ..DrainProgress::default() }, true);
         for index in worked {
-            let before = done;
+            let (before, mut flow) = (done, ControlFlow::Continue(()));
             let mut tell = |more: Drained| {
                 let (nodes, values) = (before.nodes + more.nodes, before.values + more.values);
                 done = DrainProgress { nodes, values, ..before };
-                progress(done);
-                true
+                flow = progress(done);
+                flow.is_continue()
             };
             let drained = index.with(|servers| servers.drain(&self.shared, ep, server, &mut tell))?;
             tell(drained);
+            go_on(DRAINING, flow)?;
             is_complete &= drained.is_complete;
         }
         Ok((done, is_complete))
     }
 
     /// Writes the parts of Elf tables that are on a draining server again, elsewhere, and frees them there.
-    fn drain_tables(&self, ep: &AnyEndpoint, server: MemoryServerId) -> Result<()> {
+    fn drain_tables(&self, ep: &AnyEndpoint, server: MemoryServerId, waits: GoesOn<'_>) -> Result<()> {
         let (shared, tables) = (&self.shared, &self.registry.tables);
         let records = block_on(ep, shared.pool.list_indexes(ep))?;
         for IndexRecord { name, .. } in records.into_iter().filter(is_elf) {
+            waits()?;
             let table = tables.get(shared, &name)?;
             match block_on(ep, table.writer.leave(ep, server)) {
                 // It was dropped meanwhile.
@@ -334,18 +361,19 @@ impl Cluster {
     }
 
     /// Moves parts of indexes from memory servers that hold more than others to those, until they are
-    /// balanced, while sessions continue. Reports to `progress` and returns the number of nodes moved.
+    /// balanced, while sessions continue. Reports to `progress`, which may stop this, and returns the number of nodes moved.
     /// Indexes that grow do the same by themselves. Other processes move what they own when they
     /// [look](crate::Index::follow), as compute servers do; this process waits as long as something moves within each deadline.
     ///
     /// # Errors
-    /// [`Error::PartitionOwned`] with a process that owns a partition of an index, if it does not answer; errors of operations. Nodes that were moved stay where they are then.
-    pub fn spread_indexes(&self, mut progress: impl FnMut(u64)) -> Result<u64> {
+    /// [`Error::PartitionOwned`] with a process that owns a partition of an index, if it does not answer; errors of operations;
+    /// [`Error::Stopped`]. Nodes that were moved stay where they are then.
+    pub fn spread_indexes(&self, mut progress: impl FnMut(u64) -> ControlFlow<()>) -> Result<u64> {
         self.spread_with(&mut progress)
     }
 
     /// Compiled in this crate, unlike what is generic.
-    fn spread_with(&self, progress: &mut dyn FnMut(u64)) -> Result<u64> {
+    fn spread_with(&self, progress: &mut dyn FnMut(u64) -> ControlFlow<()>) -> Result<u64> {
         let shared = &self.shared;
         shared.writable()?;
         let registry = lock(&self.registry.open);
@@ -353,33 +381,44 @@ impl Cluster {
             let Work { here, elsewhere } = self.all_indexes(ep, &registry, |_| false)?;
             let mut moved = 0;
             let spread = here.iter().try_for_each(|index| {
-                let before = moved;
+                let (before, mut flow) = (moved, ControlFlow::Continue(()));
                 let mut tell = |nodes| {
-                    progress(before + nodes);
-                    true
+                    flow = progress(before + nodes);
+                    flow.is_continue()
                 };
                 moved += index.with(|servers| servers.spread(ep, &mut tell))?;
-                Ok(())
+                go_on(SPREADING, flow)
             });
             let released = release(shared, ep, here);
             spread.and(released)?;
             let Some(owned) = elsewhere else { return Ok(moved) };
-            let spreads = self.ask_owners(ep, None)?.ok_or(owned)?;
+            let mut waits = || go_on(SPREADING, progress(moved));
+            let spreads = self.ask_owners(ep, None, &mut waits)?.ok_or(owned)?;
             Ok(moved + spreads.iter().map(|spread| spread.nodes).sum::<u64>())
         })
     }
 
     /// Has other processes spread what they own, or say whether they have left a server. Returns their answers; `None` if one does
     /// not answer.
-    fn ask_owners(&self, ep: &AnyEndpoint, leaves: Option<MemoryServerId>) -> Result<Option<Vec<Spread>>> {
+    fn ask_owners(
+        &self,
+        ep: &AnyEndpoint,
+        leaves: Option<MemoryServerId>,
+        waits: GoesOn<'_>,
+    ) -> Result<Option<Vec<Spread>>> {
         let (shared, number) = (&self.shared, random_nonzero());
         shared.set_spread("", Some(Spread { number, nodes: 0, leaves }))?;
-        let answers = self.wait_for_answers(ep, number);
+        let answers = self.wait_for_answers(ep, number, waits);
         shared.set_spread("", None)?;
         answers
     }
 
-    fn wait_for_answers(&self, ep: &AnyEndpoint, number: u64) -> Result<Option<Vec<Spread>>> {
+    fn wait_for_answers(
+        &self,
+        ep: &AnyEndpoint,
+        number: u64,
+        waits: GoesOn<'_>,
+    ) -> Result<Option<Vec<Spread>>> {
         let (shared, mut waiting) = (&self.shared, Waiting::new(self.shared.config.patience()));
         loop {
             let mut spreads = Vec::new();
@@ -398,6 +437,7 @@ impl Cluster {
             if !waiting.goes_on((usage.iter().map(|of| of.bytes_allocated).collect::<Vec<_>>(), answered)) {
                 return Ok(None);
             }
+            waits()?;
         }
     }
 

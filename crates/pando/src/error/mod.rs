@@ -104,6 +104,9 @@ pub enum Error {
     Perhaps { what: &'static str, error: Box<Error> },
     #[error("index {index:?} must be opened again, since {what} failed midway: {reason}")]
     Unsettled { index: String, what: &'static str, reason: Box<str> },
+    /// Its caller had it stop, see for example [`crate::Cluster::drain_memory_server`].
+    #[error("{what} was stopped before its end, and goes on when it is asked for again")]
+    Stopped { what: &'static str },
     #[error("the cluster was closed")]
     Closed,
     #[error("the pool was opened for reading only")]

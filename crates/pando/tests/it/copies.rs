@@ -1,5 +1,6 @@
 //! Memory servers with copies of each other's memory: one of them ends, and everything goes on.
 
+use std::ops::ControlFlow::Continue;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -112,10 +113,10 @@ fn memory_servers_join_and_are_drained_while_a_compute_server_writes() {
             let cluster = admin(&servers);
             let added = cluster.add_memory_server(64 << 20).expect("it joins");
             assert_eq!(usize::from(added.0), 3 + round);
-            let moved = cluster.spread_indexes(|_| ()).expect("there is room");
+            let moved = cluster.spread_indexes(|_| Continue(())).expect("there is room");
             println!("memory server {added} is in use, {moved} nodes moved");
             let left = MemoryServerId(1 + round as u16);
-            cluster.drain_memory_server(left, |_| ()).expect("there is room");
+            cluster.drain_memory_server(left, |_| Continue(())).expect("there is room");
             let state = cluster.memory_servers().expect("it answers")[usize::from(left.0)].state;
             assert_eq!(state, ServerState::Drained);
             cluster.close().expect("nothing is open");

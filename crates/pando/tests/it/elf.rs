@@ -192,7 +192,9 @@ fn threads_query_and_change_one_table() {
 fn a_table_leaves_a_memory_server_that_is_drained() {
     let cluster = Cluster::open(Config::embedded().memory(32 << 20).memory_servers(2)).expect("memory");
     let elf = cluster.create_elf("t", &build(&ElfOptions::default()).finish().expect("room")).expect("room");
-    cluster.drain_memory_server(pando::MemoryServerId(1), |_| ()).expect("room");
+    cluster
+        .drain_memory_server(pando::MemoryServerId(1), |_| std::ops::ControlFlow::Continue(()))
+        .expect("room");
     check(&elf);
     assert!(cluster.check().expect("at rest").is_clean());
 }

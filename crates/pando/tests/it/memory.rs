@@ -2,6 +2,7 @@
 //! operations.
 
 use std::collections::BTreeMap;
+use std::ops::ControlFlow::{Break, Continue};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
@@ -77,7 +78,10 @@ fn a_server_is_drained_while_sessions_work() {
             n
         });
         let mut seen = 0;
-        let drained = cluster.drain_memory_server(MemoryServerId(1), |done| seen = done.nodes + done.values);
+        let drained = cluster.drain_memory_server(MemoryServerId(1), |done| {
+            seen = done.nodes + done.values;
+            Continue(())
+        });
         is_over.store(true, Relaxed);
         let drained = drained.expect("there is room elsewhere");
         assert_eq!(seen, drained.nodes + drained.values);
@@ -88,7 +92,7 @@ fn a_server_is_drained_while_sessions_work() {
     drop(index);
     check(&cluster, 20_000);
     // It is drained already, and cannot be readmitted while an index is open.
-    cluster.drain_memory_server(MemoryServerId(1), |_| ()).expect("nothing to do");
+    cluster.drain_memory_server(MemoryServerId(1), |_| Continue(())).expect("nothing to do");
     let again = cluster.readmit_memory_server(MemoryServerId(1));
     assert!(matches!(again, Err(Error::IndexesOpen { .. })), "{again:?}");
 }
@@ -99,22 +103,47 @@ fn a_server_that_joins_takes_over_a_part_of_what_is_there() {
     load(&cluster, 20_000);
     let added = cluster.add_memory_server(BYTES).expect("memory");
     assert_eq!((added, state_of(&cluster, 1)), (MemoryServerId(1), (ServerState::Active, 0)));
-    let moved = cluster.spread_indexes(|_| ()).expect("no error");
+    let moved = cluster.spread_indexes(|_| Continue(())).expect("no error");
     let (first, second) = (state_of(&cluster, 0).1, state_of(&cluster, 1).1);
     assert!(moved > 100 && second * 2 > first, "{moved} nodes moved: {first} bytes and {second}");
     check(&cluster, 20_000);
     // Drain it again, so that everything is on the first server.
-    cluster.drain_memory_server(added, |_| ()).expect("there is room");
+    cluster.drain_memory_server(added, |_| Continue(())).expect("there is room");
     assert_eq!(state_of(&cluster, 1), (ServerState::Drained, 0));
+    check(&cluster, 20_000);
+}
+
+#[test]
+fn a_drain_that_is_stopped_goes_on_the_next_time() {
+    let config = Config::embedded().memory_servers(3).memory(BYTES).cache(1 << 20);
+    let cluster = Cluster::open(config).expect("memory");
+    load(&cluster, 20_000);
+    let before = state_of(&cluster, 1).1;
+    let stopped = cluster.drain_memory_server(MemoryServerId(1), |_| Break(())).expect_err("it was stopped");
+    assert!(matches!(stopped, Error::Stopped { .. }), "{stopped}");
+    let (state, left) = state_of(&cluster, 1);
+    assert!(
+        state == ServerState::Draining && (1..before).contains(&left),
+        "{state:?}, {left} of {before} left"
+    );
+    check(&cluster, 20_000);
+    cluster.drain_memory_server(MemoryServerId(1), |_| Continue(())).expect("there is room");
+    assert_eq!(state_of(&cluster, 1), (ServerState::Drained, 0));
+    check(&cluster, 20_000);
+    cluster.add_memory_server(BYTES).expect("memory");
+    let stopped = cluster.spread_indexes(|_| Break(())).expect_err("it was stopped");
+    assert!(matches!(stopped, Error::Stopped { .. }), "{stopped}");
     check(&cluster, 20_000);
 }
 
 #[test]
 fn what_cannot_be_drained_is_refused_with_a_sentence() {
     let cluster = Cluster::open(Config::embedded().memory_servers(2).memory(4 << 20)).expect("memory");
-    let home = cluster.drain_memory_server(MemoryServerId(0), |_| ()).expect_err("it has the tables");
+    let home =
+        cluster.drain_memory_server(MemoryServerId(0), |_| Continue(())).expect_err("it has the tables");
     assert!(home.is_bad_input() && home.to_string().contains("cannot be drained"), "{home}");
-    let unknown = cluster.drain_memory_server(MemoryServerId(7), |_| ()).expect_err("there is none");
+    let unknown =
+        cluster.drain_memory_server(MemoryServerId(7), |_| Continue(())).expect_err("there is none");
     assert!(unknown.is_bad_input() && unknown.to_string().contains("no memory server 7"), "{unknown}");
     assert!(cluster.add_memory_server(0).is_err() && cluster.add_memory_server(4096).is_err());
     // Failed additions left nothing behind.
@@ -124,14 +153,15 @@ fn what_cannot_be_drained_is_refused_with_a_sentence() {
     let index = cluster.create_index("full", &IndexOptions::integers().subtree_level(1)).expect("new");
     let entries: Vec<_> = (0..300_000_u64).map(|n| (n.to_be_bytes(), n.to_be_bytes())).collect();
     index.bulk_load(&entries[..], &BulkOptions::default()).expect("room on both");
-    let full = cluster.drain_memory_server(MemoryServerId(1), |_| ()).expect_err("too much for one");
+    let full =
+        cluster.drain_memory_server(MemoryServerId(1), |_| Continue(())).expect_err("too much for one");
     assert!(matches!(full, Error::Pool(PoolError::NotEmpty { .. })), "{full}");
     assert_eq!(state_of(&cluster, 1).0, ServerState::Draining);
     let session = index.integers().expect("open");
     assert!((0..300_000).step_by(97).all(|n| session.get(n).expect("no error") == Some(n)));
     // With another server the drain continues, also while a session is open.
     cluster.add_memory_server(16 << 20).expect("memory");
-    cluster.drain_memory_server(MemoryServerId(1), |_| ()).expect("there is room now");
+    cluster.drain_memory_server(MemoryServerId(1), |_| Continue(())).expect("there is room now");
     assert!((0..300_000).step_by(97).all(|n| session.get(n).expect("no error") == Some(n)));
     drop(session);
     assert!(cluster.check().expect("at rest").is_clean());
@@ -149,7 +179,7 @@ fn a_pool_of_files_grows_and_shrinks() {
     assert_eq!(cluster.add_memory_server(BYTES).expect("room"), MemoryServerId(2));
     assert!(path.join("server-2.pando").is_file());
     // No index is open: the drain opens all of them.
-    let drained = cluster.drain_memory_server(MemoryServerId(1), |_| ()).expect("room elsewhere");
+    let drained = cluster.drain_memory_server(MemoryServerId(1), |_| Continue(())).expect("room elsewhere");
     assert!(drained.nodes > 0, "{drained:?}");
     assert_eq!(state_of(&cluster, 1), (ServerState::Drained, 0));
     check(&cluster, 5_000);
@@ -162,7 +192,7 @@ fn a_pool_of_files_grows_and_shrinks() {
     cluster.close().expect("nothing is open");
     let cluster = Cluster::open(config()).expect("there");
     cluster.readmit_memory_server(MemoryServerId(1)).expect("nobody has an index open");
-    assert!(cluster.spread_indexes(|_| ()).expect("no error") > 0);
+    assert!(cluster.spread_indexes(|_| Continue(())).expect("no error") > 0);
     assert!(state_of(&cluster, 1).1 > 0);
     check(&cluster, 5_000);
     cluster.close().expect("nothing is open");
@@ -179,7 +209,7 @@ fn two_handles_to_one_pool_of_files_learn_of_each_others_servers() {
     assert_eq!(second.memory_servers().expect("no error").len(), 3);
     // An index of another process has nothing there.
     let index = second.create_index("theirs", &IndexOptions::integers()).expect("new");
-    first.drain_memory_server(MemoryServerId(1), |_| ()).expect("it is empty");
+    first.drain_memory_server(MemoryServerId(1), |_| Continue(())).expect("it is empty");
     assert_eq!(state_of(&second, 1).0, ServerState::Drained);
     drop(index);
     second.close().expect("nothing is open");
@@ -282,10 +312,10 @@ fn owners_follow(durability: Durability) {
         let workers = [0, 1].map(|partition| scope.spawn(move || work(partition)));
         let asking = Cluster::open(config(&[0, 3])).expect("with the one that may join");
         assert_eq!(asking.add_memory_server(BYTES).expect("it joins"), MemoryServerId(3));
-        asking.spread_indexes(|_| ()).expect("they do it");
-        asking.drain_memory_server(MemoryServerId(1), |_| ()).expect("they leave it");
+        asking.spread_indexes(|_| Continue(())).expect("they do it");
+        asking.drain_memory_server(MemoryServerId(1), |_| Continue(())).expect("they leave it");
         assert_eq!(state_of(&asking, 1), (ServerState::Drained, 0));
-        asking.drain_memory_server(MemoryServerId(2), |_| ()).expect("and the other one");
+        asking.drain_memory_server(MemoryServerId(2), |_| Continue(())).expect("and the other one");
         let (state, bytes) = state_of(&asking, 3);
         assert!(state == ServerState::Active && bytes > 0, "{state:?} {bytes}");
         over.store(true, Relaxed);
@@ -312,15 +342,18 @@ fn an_owner_that_does_not_look_is_named() {
     index.bulk_load(&entries[..], &BulkOptions::default()).expect("room");
     let asking = Cluster::open(config).expect("attached");
     for refused in [
-        asking.drain_memory_server(MemoryServerId(1), |_| ()).expect_err("nobody leaves it"),
-        asking.spread_indexes(|_| ()).expect_err("nobody answers"),
+        asking.drain_memory_server(MemoryServerId(1), |_| Continue(())).expect_err("nobody leaves it"),
+        asking.spread_indexes(|_| Continue(())).expect_err("nobody answers"),
     ] {
         assert!(matches!(refused, Error::PartitionOwned { partition: 0, .. }), "{refused}");
     }
     assert_eq!(state_of(&asking, 1).0, ServerState::Draining);
+    // The wait for it may be stopped.
+    let stopped = asking.drain_memory_server(MemoryServerId(1), |_| Break(())).expect_err("it was stopped");
+    assert!(matches!(stopped, Error::Stopped { .. }), "{stopped}");
     // It does so once it looks.
     index.follow(&|| true).expect("no error");
-    asking.drain_memory_server(MemoryServerId(1), |_| ()).expect("it is empty");
+    asking.drain_memory_server(MemoryServerId(1), |_| Continue(())).expect("it is empty");
     assert_eq!(state_of(&asking, 1), (ServerState::Drained, 0));
     let session = index.integers().expect("open");
     (0..20_000).for_each(|n| assert_eq!(session.get(n).expect("no error"), Some(n)));
