@@ -381,7 +381,8 @@ impl Log {
     /// Waits until everything up to `gsn` is in the log. Writes the batches that lack, whoever made them; the
     /// other slots of this worker run first and may add to them.
     async fn logged<E: Endpoint>(&self, ep: &E, lane: usize, gsn: u64) -> Result<()> {
-        if self.commit.is_logged_soon(gsn) {
+        let waits_here = |lane| self.commit.is_behind(lane, gsn);
+        if self.commit.is_logged(gsn) || !waits_here(lane) && self.commit.is_logged_soon(gsn) {
             return Ok(());
         }
         if ep.slots() > 1 {
@@ -393,7 +394,7 @@ impl Log {
             // Its own lane first.
             for turn in 0..self.lanes() {
                 let lane = (lane + turn) % self.lanes();
-                if self.commit.is_behind(lane, gsn) {
+                if waits_here(lane) {
                     posted |= self.post(ep, lane).await?;
                 }
                 if defect(Defect::OneLaneDurable) && posted {

@@ -559,14 +559,13 @@ async fn write_logged<L: Layout, E: Endpoint>(
     };
     // The record stays in the log until the leaf is written.
     let hold = log.hold();
+    let (appending, key) = (log.begin(room), tree.layout.key_bytes(key));
     let gsn = match outcome.in_place {
-        Some(_) => {
-            journal::note_entry(ctx.ep, log.begin(room), ticket.addr(), tree.layout.key_bytes(key), change)
-        }
-        None => journal::note_page(log, room, &page, ticket.addr()),
+        Some(_) => journal::note_entry(ctx.ep, appending, ticket.addr(), key, change),
+        None => journal::note_page(ctx.ep, appending, &page, ticket.addr()),
     };
     if !defect(OfBackup::LeafUntapped) {
-        journal::tap_change(log, tree.layout.key_bytes(key), change);
+        journal::tap_change(log, key, change);
     }
     // From here on the leaf must be written in any case.
     let (addr, written) = (ticket.keep(), words_to_write(tree, &page, outcome));

@@ -132,12 +132,17 @@ pub(crate) fn bytes_of(words: &[Word]) -> Vec<u8> {
 }
 
 /// Appends the image of a page that no other operation can use meanwhile.
-pub(crate) fn note_page(log: &Log, room: Reservation<'_>, page: &PageBuf, addr: GlobalAddr) -> u64 {
-    append_image(log, room, addr, &bytes_of(page.words()))
+pub(crate) fn note_page<E: Endpoint>(
+    ep: &E,
+    appending: Appending<'_>,
+    page: &PageBuf,
+    addr: GlobalAddr,
+) -> u64 {
+    append_image(ep, appending, addr, &bytes_of(page.words()))
 }
 
-fn append_image(log: &Log, room: Reservation<'_>, page: GlobalAddr, bytes: &[u8]) -> u64 {
-    log.append(room, &Record::Pages { images: vec![Image { page, bytes }], freed: Vec::new() })
+fn append_image<E: Endpoint>(ep: &E, appending: Appending<'_>, page: GlobalAddr, bytes: &[u8]) -> u64 {
+    appending.append(ep, &Record::Pages { images: vec![Image { page, bytes }], freed: Vec::new() })
 }
 
 /// Whether the log has everything up to `gsn`.
@@ -302,7 +307,7 @@ async fn log_before_write<E: Endpoint>(
         let bytes = bytes_of(page.words());
         // Under the latch: a record of a later change must get a larger number than the image.
         let Ok(guard) = frame.upgrade(version) else { return Ok(false) };
-        gsn = append_image(log, room, addr, &bytes);
+        gsn = append_image(ep, log.begin(room), addr, &bytes);
         guard.release_unchanged();
     }
     log.settled(ep, lane, gsn).await?;
