@@ -139,6 +139,12 @@ impl Endpoint for LocalEndpoint {
         written.is_ok()
     }
 
+    fn expect_appends(&self, at: GlobalAddr, len: u64) {
+        if let Ok(region) = self.regions.of(at) {
+            region.expect_appends(at, len);
+        }
+    }
+
     #[inline]
     async fn read_word(&self, at: GlobalAddr) -> Result<u64> {
         let word = self.regions.of(at)?.read_word(at)?;

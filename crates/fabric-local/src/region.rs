@@ -103,6 +103,14 @@ impl Region {
         }
     }
 
+    /// Has the kernel bring these bytes of a file into memory page by page. Read ahead, they would be in larger pieces, all
+    /// of which are written to the disk for each changed word.
+    pub(crate) fn expect_appends(&self, at: GlobalAddr, len: u64) {
+        if self.file().is_some() {
+            self.mapping.advise_random(at.offset() as usize, len as usize);
+        }
+    }
+
     #[inline]
     pub(crate) fn read(&self, at: GlobalAddr, into: &[AtomicU64]) -> Result<()> {
         copy_words(self.words_to_read(at, into.len())?, into);

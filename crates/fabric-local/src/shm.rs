@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use pando_fabric::{Fabric, FabricError, MemoryServerId, RegionInfo, RequestHandler, Result};
-use rustix::fs::{FallocateFlags, SeekFrom, fallocate, fstatvfs, seek};
+use rustix::fs::{FallocateFlags, SeekFrom, fallocate, fstatfs, fstatvfs, seek};
 use rustix::process::{Resource, getrlimit};
 
 use crate::region::{PAGE, Region, check_size, open_error, system_error};
@@ -360,9 +360,16 @@ fn grow(file: &File, path: &Path, bytes: u64) -> Result<()> {
 }
 
 fn map_file(file: File, path: PathBuf, bytes: u64, writable: bool, huge_pages: HugePages) -> Result<Region> {
-    let huge_pages = huge_pages == HugePages::WhenOffered;
+    let huge_pages = huge_pages == HugePages::WhenOffered && is_in_memory(&file);
     Region::of_file(file, path.clone(), bytes as usize, writable, huge_pages)
         .map_err(|err| open_error(&path, format!("cannot map {bytes} bytes: {err}")))
+}
+
+/// Whether a file is in a file system that has no disk. Of one that has, a changed word dirties its page, however large that is:
+/// what is written to the disk then is 2 MiB instead of 4 KiB.
+fn is_in_memory(file: &File) -> bool {
+    const OF_MEMORY: [u32; 3] = [0x0102_1994, 0x8584_58f6, 0x9584_58f6]; // tmpfs, ramfs, hugetlbfs
+    fstatfs(file).is_ok_and(|system| OF_MEMORY.contains(&(system.f_type as u32)))
 }
 
 /// Files and directory created so far. Dropping it before [`Made::keep`] removes them.

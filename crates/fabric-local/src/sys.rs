@@ -23,7 +23,7 @@ pub(crate) struct Mapping {
 
 // SAFETY: a mapping belongs to the process, not to a thread; its memory is only lent as atomics.
 unsafe impl Send for Mapping {}
-// SAFETY: as above; `flush` and `advise_huge_pages` are system calls that any thread may make at any time.
+// SAFETY: as above; what changes no bytes (`flush`, `advise_..`) are system calls that any thread may make at any time.
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
@@ -59,6 +59,16 @@ impl Mapping {
     pub(crate) fn advise_huge_pages(&self) {
         // SAFETY: the range is this mapping, which `self` owns; the advice does not change its content.
         let _ = unsafe { madvise(self.start.as_ptr(), self.bytes, Advice::LinuxHugepage) };
+    }
+
+    /// Says that `len` bytes from byte `start` on, which are in the mapping, are not read in order; the kernel may ignore it.
+    pub(crate) fn advise_random(&self, start: usize, len: usize) {
+        let first = start - start % rustix::param::page_size();
+        if start.checked_add(len).is_some_and(|end| end <= self.bytes) {
+            // SAFETY: the range lies in this mapping, which `self` owns (just checked); the advice does not change its content.
+            let _ =
+                unsafe { madvise(self.start.as_ptr().byte_add(first), start + len - first, Advice::Random) };
+        }
     }
 
     /// Writes the changed pages of `len` bytes from byte `start` on to the file and waits until they are

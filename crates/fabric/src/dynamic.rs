@@ -79,6 +79,7 @@ object! {
         fn enter_view(epoch: u64) -> ();
         fn regions() -> &[RegionInfo];
         fn write_now(at: GlobalAddr, bytes: &[u8]) -> bool;
+        fn expect_appends(at: GlobalAddr, len: u64) -> ();
         fn charge(work: Work) -> ();
         fn now() -> Nanos;
         fn time_limit() -> Option<&TimeLimit>;

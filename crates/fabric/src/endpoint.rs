@@ -82,6 +82,9 @@ pub trait Endpoint {
         false
     }
 
+    /// A hint: these bytes will be written a few at a time, in order, and persisted often.
+    fn expect_appends(&self, _at: GlobalAddr, _len: u64) {}
+
     /// WRITE of bytes that end with the word that gives a lock back: from then on, others may change them. So if it may have
     /// taken effect, it must not be sent again before the caller has looked at the lock.
     #[inline]

@@ -205,11 +205,15 @@ impl Disk {
         .await
     }
 
-    /// Waits, after [`Disk::blocks`], until the call of somebody else has ended, or the caller blocks no more.
-    pub async fn await_others(&self) {
-        poll_fn(|cx| match self.called.load(SeqCst) == 1 && is_of_no_task(cx.waker()) {
-            true => Poll::Pending,
-            false => Poll::Ready(()),
+    /// Waits, after [`Disk::blocks`], until this is persisted, the call of somebody else has ended, or the caller blocks no more.
+    pub async fn await_others(&self, goal: Goal) {
+        poll_fn(|cx| {
+            // One call may follow the other faster than a waiting thread looks.
+            let is_under_way = self.called.load(SeqCst) == 1 && !self.is_reached(goal);
+            match is_under_way && is_of_no_task(cx.waker()) {
+                true => Poll::Pending,
+                false => Poll::Ready(()),
+            }
         })
         .await;
     }

@@ -99,6 +99,7 @@ impl Log {
     /// Errors of the fabric, after which the log can be read again.
     pub async fn resume<E: Endpoint>(ep: &E, contents: Contents, options: Options) -> Result<Self> {
         let (space, clock) = (contents.space().clone(), contents.clock());
+        space.expect_appends(ep);
         let epoch = new_epoch(ep);
         let versions: Box<[_]> =
             contents.control_versions().map(|version| AtomicU64::new(version + 1)).collect();
@@ -298,7 +299,7 @@ impl Log {
         while !self.disk.is_reached(goal) {
             if self.disk.blocks(goal).await {
                 if !self.persist_for_all(ep).await? {
-                    self.disk.await_others().await;
+                    self.disk.await_others(goal).await;
                 }
             } else if !self.disk.await_server(goal).await? {
                 self.persist(ep).await?;

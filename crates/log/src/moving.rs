@@ -48,6 +48,7 @@ impl Log {
     ) -> std::result::Result<Vec<(GlobalAddr, u64)>, X> {
         let old = self.space();
         let new = Arc::new(old.moved_to(blocks)?);
+        new.expect_appends(ep);
         let _truncating = self.truncating(ep).await?;
         let frozen = Frozen::new(self.commit());
         if let Err(error) = self.copy_to(ep, &old, &new).await {

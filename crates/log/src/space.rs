@@ -220,6 +220,16 @@ impl Space {
         self.root_and_lists().chain(segments.map(|&at| (at, self.segment_bytes())))
     }
 
+    /// Tells the fabric how the segments are used.
+    pub(crate) fn expect_appends<E: Endpoint>(&self, ep: &E) {
+        let mut segments: Vec<_> = self.lanes.iter().flat_map(|lane| &lane.segments).copied().collect();
+        segments.sort_unstable();
+        let bytes = self.segment_bytes();
+        for side_by_side in segments.chunk_by(|one, next| one.add(bytes) == *next) {
+            ep.expect_appends(side_by_side[0], side_by_side.len() as u64 * bytes);
+        }
+    }
+
     /// Blocks for the same log on which none `leaves`: each that does, the lists and the root are replaced by one from `alloc`,
     /// which is given the size in bytes.
     ///

@@ -91,7 +91,7 @@ mod shuttle_calls {
             while !self.disk.is_reached(goal) {
                 assert!(at_once(self.disk.blocks(goal)));
                 if !self.persist() {
-                    let mut others = pin!(self.disk.await_others());
+                    let mut others = pin!(self.disk.await_others(goal));
                     while others.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending() {
                         thread::yield_now();
                     }

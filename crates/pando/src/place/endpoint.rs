@@ -84,6 +84,11 @@ impl Endpoint for AnyEndpoint {
     }
 
     #[inline]
+    fn expect_appends(&self, at: GlobalAddr, len: u64) {
+        on_either!(self, ep => ep.expect_appends(at, len));
+    }
+
+    #[inline]
     async fn write_unlocking(&self, at: GlobalAddr, from: PageBuf) -> Result<PageBuf> {
         await_either!(self, ep => ep.write_unlocking(at, from))
     }
