@@ -266,7 +266,10 @@ impl Cluster {
             // This process may own a part of such an index.
             let data = registry.get(name).cloned();
             let _guard = data.as_ref().map(|data| data.exclusive("dropping it")).transpose()?;
-            lost::unlink(&self.shared, ep, &record)?;
+            match lost::unlink(&self.shared, ep, &record) {
+                Err(Error::Pool(pando_pool::PoolError::StaleRecord { .. })) => return Ok(false),
+                unlinked => unlinked?,
+            }
             if let Some(data) = &data {
                 data.close();
             }

@@ -166,18 +166,22 @@ impl Pool {
         .await
     }
 
-    /// Removes the index with this name and number from the catalog although dead processes own partitions,
+    /// Removes the index with this record from the catalog although dead processes own partitions,
     /// which can no longer be opened. The caller must not free its nodes: the dead processes may have freed
     /// some.
     ///
     /// # Errors
-    /// [`PoolError::UnknownIndex`]; [`PoolError::PartitionOwned`] by another live process; errors of
-    /// [`Pool::create_index`].
-    pub async fn drop_lost_index<E: Endpoint>(&self, ep: &E, name: &str, id: u32) -> Result<IndexRecord> {
+    /// [`PoolError::UnknownIndex`]; [`PoolError::StaleRecord`] if the record changed since `record` was read: the index may
+    /// not be lost; [`PoolError::PartitionOwned`] by another live process; errors of [`Pool::create_index`].
+    pub async fn drop_lost_index<E: Endpoint>(&self, ep: &E, record: &IndexRecord) -> Result<IndexRecord> {
         self.change_records(ep, async || {
+            let name = &record.name;
             let found = self.find_known(ep, name).await?;
-            if found.block.id != id {
-                return Err(PoolError::UnknownIndex { name: name.to_owned() });
+            if found.block.id != record.id {
+                return Err(PoolError::UnknownIndex { name: name.clone() });
+            }
+            if found.block.version != record.version {
+                return Err(PoolError::StaleRecord { name: name.clone() });
             }
             let record = self.load(ep, found.block.clone()).await?;
             for partition in 0..record.owners.len() {

@@ -410,9 +410,13 @@ impl<'w> Process<'w> {
         let well = self.now_well();
         let dropped = match pool.drop_index(&self.ep, name).await {
             // The index is of an earlier life, which died.
-            Err(PoolError::PartitionLost { .. }) => pool.drop_lost_index(&self.ep, name, record.id).await,
+            Err(PoolError::PartitionLost { .. }) => pool.drop_lost_index(&self.ep, &record).await,
             done => done,
         };
+        // Somebody has changed it since.
+        if matches!(dropped, Err(PoolError::StaleRecord { .. })) {
+            return;
+        }
         let outcome = self.judge_pool(&format!("drop {name:?}"), &dropped, well);
         self.known.borrow_mut().index(name).change(outcome, |_| None);
         if !record.root.is_null() {

@@ -118,6 +118,8 @@ fn clear_unmade(shared: &Shared, ep: &AnyEndpoint, name: &str) -> Result<bool> {
             match lost::unlink(shared, ep, &record) {
                 // Another process removed it first; an index that it creates is another one.
                 Ok(()) | Err(Error::Pool(PoolError::UnknownIndex { .. })) => Ok(true),
+                // It was completed.
+                Err(Error::Pool(PoolError::StaleRecord { .. })) => Ok(false),
                 Err(error) => Err(error),
             }
         }

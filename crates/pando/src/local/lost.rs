@@ -34,7 +34,9 @@ pub(crate) fn is_unmade(
             return Ok(false);
         }
     }
-    Ok(true)
+    // Whoever was creating it may have ended because the index was complete.
+    let now = block_on(ep, shared.pool.open_index(ep, &record.name));
+    Ok(now.is_ok_and(|now| (now.id, now.version) == (record.id, record.version)))
 }
 
 /// Whether the index can no longer be opened as a whole. The caller holds the registry.
@@ -43,9 +45,10 @@ pub(crate) fn is_unusable(shared: &Shared, ep: &AnyEndpoint, record: &IndexRecor
         || block_on(ep, shared.pool.lost_partition(ep, record))?.is_some())
 }
 
-/// Removes such an index from the catalog, unless a living process owns a part of it.
+/// Removes such an index from the catalog, unless a living process owns a part of it, or its record has changed: it may be
+/// complete.
 pub(crate) fn unlink(shared: &Shared, ep: &AnyEndpoint, record: &IndexRecord) -> Result<()> {
-    block_on(ep, shared.pool.drop_lost_index(ep, &record.name, record.id))?;
+    block_on(ep, shared.pool.drop_lost_index(ep, record))?;
     Ok(())
 }
 
@@ -83,6 +86,25 @@ mod tests {
         let shared = &cluster.shared;
         let made = shared.with_endpoint(|ep| Ok(block_on(ep, shared.pool.create_own_index(ep, spec))?));
         made.expect("room");
+    }
+
+    #[test]
+    fn an_index_whose_record_has_changed_is_neither_unmade_nor_unlinked() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let path = directory.path().join("p.pando");
+        let (making, other) = (attached(&path, Create::New), attached(&path, Create::Never));
+        begin_making(&making, "x");
+        let shared = &other.shared;
+        let record = shared.with_endpoint(|ep| shared.record(ep, "x")).expect("it is there");
+        // Its creator goes on, and has closed the pool before the other one looks who that is.
+        let own = &making.shared;
+        let left = own.with_endpoint(|ep| Ok(block_on(ep, own.pool.release_partitions(ep, "x", &[0]))?));
+        left.expect("its own");
+        making.close().expect("closes");
+        let unmade = shared.with_endpoint(|ep| is_unmade(shared, ep, &record, false));
+        assert!(!unmade.expect("no error"), "an index would be lost that was just completed");
+        let unlinked = shared.with_endpoint(|ep| unlink(shared, ep, &record));
+        assert!(matches!(unlinked, Err(Error::Pool(PoolError::StaleRecord { .. }))), "{unlinked:?}");
     }
 
     const TASK: &str = "PANDO_TEST_LOST_TASK";

@@ -9,7 +9,9 @@ use std::time::{Duration, Instant};
 
 use crate::support::{Host, Memory, block_on};
 use pando_fabric::{GlobalAddr, MemoryServerId};
-use pando_pool::{AttachMode, AttachOptions, IndexSpec, Placement, Pool, PoolError, PoolOptions};
+use pando_pool::{
+    AttachMode, AttachOptions, IndexRecord, IndexSpec, Placement, Pool, PoolError, PoolOptions,
+};
 
 fn word(server: u16, word: u64) -> GlobalAddr {
     GlobalAddr::new(MemoryServerId(server), word * 8)
@@ -140,11 +142,16 @@ fn while_others_work_on_a_pool_it_takes_more_though_one_of_them_died() {
     let kept = block_on(fourth.claim_partitions(&ep, "kept", &[1])).expect("no owner");
     assert_eq!(block_on(fourth.lost_partition(&ep, &kept)).expect("read"), Some(0));
     // The index is unusable, but a live process owns a part of it.
-    let owned = block_on(third.drop_lost_index(&ep, "kept", kept.id));
+    let owned = block_on(third.drop_lost_index(&ep, &kept));
     assert!(matches!(owned, Err(PoolError::PartitionOwned { partition: 1, .. })));
-    let another = block_on(fourth.drop_lost_index(&ep, "kept", kept.id + 1));
+    let another = IndexRecord { id: kept.id + 1, ..kept.clone() };
+    let another = block_on(fourth.drop_lost_index(&ep, &another));
     assert!(matches!(another, Err(PoolError::UnknownIndex { .. })));
-    block_on(fourth.drop_lost_index(&ep, "kept", kept.id)).expect("its own, or lost");
+    // It has changed since: it may not be lost.
+    let earlier = IndexRecord { version: kept.version - 1, ..kept.clone() };
+    let changed = block_on(fourth.drop_lost_index(&ep, &earlier));
+    assert!(matches!(changed, Err(PoolError::StaleRecord { .. })));
+    block_on(fourth.drop_lost_index(&ep, &kept)).expect("its own, or lost");
     block_on(third.create_own_index(&ep, spec("kept"))).expect("the name is free");
     let making = block_on(fourth.claim_partitions(&ep, "kept", &[1]));
     assert!(matches!(making, Err(PoolError::PartitionOwned { owner, .. }) if owner.pid == 3));
