@@ -296,8 +296,10 @@ impl Cluster {
             return Ok(false);
         }
         for time in 0..2 {
-            if time > 0 {
-                thread::sleep(shared.config.patience());
+            let until = Instant::now() + shared.config.patience();
+            while time > 0 && Instant::now() < until {
+                thread::sleep(PAUSE);
+                waits()?;
             }
             let answers = self.ask_owners(ep, Some(server), waits)?;
             if answers.is_none_or(|answers| answers.iter().any(|answer| answer.nodes > 0)) {
@@ -332,7 +334,10 @@ impl Cluster {
             let mut tell = |more: Drained| {
                 let (nodes, values) = (before.nodes + more.nodes, before.values + more.values);
                 done = DrainProgress { nodes, values, ..before };
-                flow = progress(done);
+                // Once it was told to stop, it stops.
+                if flow.is_continue() {
+                    flow = progress(done);
+                }
                 flow.is_continue()
             };
             let drained = index.with(|servers| servers.drain(&self.shared, ep, server, &mut tell))?;

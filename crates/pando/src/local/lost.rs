@@ -5,7 +5,7 @@
 //! removes it from the catalog and frees only the blocks of its catalog record. Its nodes stay allocated
 //! until the allocation is rebuilt, because it is unknown which of them the dead process had freed.
 
-use pando_pool::{AttachSlot, IndexRecord};
+use pando_pool::{AttachSlot, IndexRecord, PoolError};
 use pando_rt::block_on;
 
 use crate::error::{Error, Result};
@@ -35,8 +35,12 @@ pub(crate) fn is_unmade(
         }
     }
     // Whoever was creating it may have ended because the index was complete.
-    let now = block_on(ep, shared.pool.open_index(ep, &record.name));
-    Ok(now.is_ok_and(|now| (now.id, now.version) == (record.id, record.version)))
+    match block_on(ep, shared.pool.open_index(ep, &record.name)) {
+        Ok(now) => Ok((now.id, now.version) == (record.id, record.version)),
+        // Somebody has removed it for that reason.
+        Err(PoolError::UnknownIndex { .. }) => Ok(true),
+        Err(error) => Err(error.into()),
+    }
 }
 
 /// Whether the index can no longer be opened as a whole. The caller holds the registry.
@@ -60,7 +64,7 @@ mod tests {
     use std::time::Duration;
 
     use pando_fabric::GlobalAddr;
-    use pando_pool::{IndexSpec, PoolError};
+    use pando_pool::IndexSpec;
 
     use super::*;
     use crate::options::Descriptor;

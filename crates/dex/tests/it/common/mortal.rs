@@ -3,9 +3,7 @@
 
 use std::cell::Cell;
 use std::future::pending;
-use std::pin::pin;
 use std::rc::Rc;
-use std::task::Poll;
 
 use pando_fabric::sectors::Sectors;
 use pando_fabric::{
@@ -13,6 +11,7 @@ use pando_fabric::{
     RegionInfo, Result, VerbResult,
 };
 use pando_fabric_local::LocalEndpoint;
+use pando_rt::block_on;
 
 pub struct Mortal {
     inner: LocalEndpoint,
@@ -123,7 +122,7 @@ impl Endpoint for Mortal {
         if self.is_dead.get() || !self.is_mapped || self.inner.random().is_multiple_of(4) {
             return false;
         }
-        at_once(self.before_write(at, bytes.len())).expect("memory");
+        block_on(&self.inner, self.before_write(at, bytes.len())).expect("memory");
         if self.dies() {
             // Any words of it arrive.
             let random = self.inner.random();
@@ -208,15 +207,6 @@ impl Endpoint for Mortal {
 
     fn now(&self) -> Nanos {
         self.inner.now()
-    }
-}
-
-/// What a future returns that waits for nothing.
-fn at_once<T>(work: impl Future<Output = T>) -> T {
-    let mut context = std::task::Context::from_waker(std::task::Waker::noop());
-    match pin!(work).poll(&mut context) {
-        Poll::Ready(done) => done,
-        Poll::Pending => panic!("local memory is there at once"),
     }
 }
 
