@@ -175,14 +175,7 @@ impl Pool {
     /// not be lost; [`PoolError::PartitionOwned`] by another live process; errors of [`Pool::create_index`].
     pub async fn drop_lost_index<E: Endpoint>(&self, ep: &E, record: &IndexRecord) -> Result<IndexRecord> {
         self.change_records(ep, async || {
-            let name = &record.name;
-            let found = self.find_known(ep, name).await?;
-            if found.block.id != record.id {
-                return Err(PoolError::UnknownIndex { name: name.clone() });
-            }
-            if found.block.version != record.version {
-                return Err(PoolError::StaleRecord { name: name.clone() });
-            }
+            let found = self.find_unchanged(ep, record).await?;
             let record = self.load(ep, found.block.clone()).await?;
             for partition in 0..record.owners.len() {
                 match self.check_owner(ep, &record, partition).await {
@@ -194,6 +187,18 @@ impl Pool {
             Ok(record)
         })
         .await
+    }
+
+    /// Finds an index by a record of it, unless that has changed since it was read.
+    async fn find_unchanged<E: Endpoint>(&self, ep: &E, record: &IndexRecord) -> Result<Found> {
+        let found = self.find_known(ep, &record.name).await?;
+        if found.block.id != record.id {
+            return Err(PoolError::UnknownIndex { name: record.name.clone() });
+        }
+        if found.block.version != record.version {
+            return Err(PoolError::StaleRecord { name: record.name.clone() });
+        }
+        Ok(found)
     }
 
     /// Unlinks a record from its directory, and frees its blocks.
@@ -227,13 +232,7 @@ impl Pool {
     pub async fn update_index<E: Endpoint>(&self, ep: &E, record: &IndexRecord) -> Result<IndexRecord> {
         record.check()?;
         self.change_records(ep, async || {
-            let found = self.find_known(ep, &record.name).await?;
-            if found.block.id != record.id {
-                return Err(PoolError::UnknownIndex { name: record.name.clone() });
-            }
-            if found.block.version != record.version {
-                return Err(PoolError::StaleRecord { name: record.name.clone() });
-            }
+            let found = self.find_unchanged(ep, record).await?;
             self.replace(ep, &found, record.clone()).await
         })
         .await
