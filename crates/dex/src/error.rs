@@ -4,7 +4,7 @@
 //! It also covers conflicts, after which the operation restarts within its patience.
 
 use pando_cache::{CacheError, Conflict, NoFrame};
-use pando_fabric::{FabricError, GlobalAddr, WaitedTooLong};
+use pando_fabric::{FabricError, GlobalAddr, MemoryServerId, WaitedTooLong};
 use pando_log::LogError;
 use pando_pool::PoolError;
 
@@ -80,6 +80,16 @@ impl DexError {
     /// Whether a repetition of the call may succeed: a resource was busy, or a server did not answer.
     pub(crate) fn may_pass(&self) -> bool {
         matches!(self, Self::Fabric(_) | Self::Pool(_) | Self::Cache(_) | Self::Moving)
+    }
+
+    /// The memory server that did not answer, if that is the failure.
+    pub(crate) fn unreached(&self) -> Option<MemoryServerId> {
+        match self {
+            Self::Fabric(error)
+            | Self::Pool(PoolError::Fabric(error))
+            | Self::Cache(CacheError::Fabric(error)) => error.unreached(),
+            _ => None,
+        }
     }
 
     /// Whether the failed operation may have taken effect nevertheless.

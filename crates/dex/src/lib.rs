@@ -44,7 +44,7 @@ mod tree;
 pub use bulk::{BulkLoad, SortedSource};
 pub use costs::Offloading;
 pub use descent::optimistic::ResumePoint;
-pub use drain::{Drained, drain};
+pub use drain::{Drained, drain, forget_drained};
 pub use error::{DexError, Result};
 pub use layout::Toward;
 pub use migrate::acquire::{is_taking_over, take_over};

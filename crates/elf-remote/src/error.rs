@@ -3,7 +3,7 @@
 //! [`RemoteError`] goes to the caller. `Retry` stays within the crate: an attempt that met a replaced image
 //! begins anew, as often as the options allow.
 
-use pando_fabric::{FabricError, GlobalAddr};
+use pando_fabric::{FabricError, GlobalAddr, MemoryServerId};
 use pando_pool::PoolError;
 
 pub type Result<T, E = RemoteError> = std::result::Result<T, E>;
@@ -53,14 +53,19 @@ impl RemoteError {
 
     /// Whether a memory server did not answer or is unreachable.
     pub fn is_unreachable(&self) -> bool {
+        self.unreached().is_some()
+    }
+
+    /// The memory server that did not answer, if that is the failure.
+    pub(crate) fn unreached(&self) -> Option<MemoryServerId> {
         match self {
             Self::Fabric(error)
             | Self::Pool(
                 PoolError::Fabric(error)
                 | PoolError::CatalogUnknown { error }
                 | PoolError::CatalogUnchanged { error },
-            ) => error.is_unreachable(),
-            _ => false,
+            ) => error.unreached(),
+            _ => None,
         }
     }
 }

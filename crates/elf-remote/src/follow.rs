@@ -166,10 +166,13 @@ impl<V: Version> Follower<V> {
         search: impl AsyncFn(&V, &mut Reads<'_, E>) -> Attempt<T>,
     ) -> Result<Answer<T>> {
         let mut progress = Progress::default();
-        let mut is_stale = false;
+        let (mut is_stale, mut was_drained) = (false, false);
         loop {
             match self.attempt(ep, &search, &mut progress, is_stale).await {
                 Ok((value, version)) => return Ok(Answer { value, version, cost: progress.cost }),
+                Err(Retry::Failed(error)) if !was_drained && self.is_drained(ep, &error).await => {
+                    was_drained = true;
+                }
                 Err(Retry::Failed(error)) => return Err(error),
                 Err(Retry::Moved) => {}
                 Err(Retry::Changed(addr)) => {
@@ -185,6 +188,12 @@ impl<V: Version> Follower<V> {
             }
             is_stale = true;
         }
+    }
+
+    /// Whether an attempt failed at a memory server that is drained, as the version that is known may be there.
+    async fn is_drained<E: Endpoint>(&self, ep: &E, error: &RemoteError) -> bool {
+        let Some(server) = error.unreached() else { return false };
+        self.pool.learn(ep).await.is_ok() && self.pool.has_drained(server)
     }
 
     async fn attempt<T, E: Endpoint>(

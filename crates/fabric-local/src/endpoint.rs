@@ -139,6 +139,12 @@ impl Endpoint for LocalEndpoint {
         written.is_ok()
     }
 
+    fn set_in_use(&self, server: MemoryServerId, is_in_use: bool) {
+        if !is_in_use && self.regions.server(server).is_err() {
+            self.regions.leave_out(usize::from(server.0));
+        }
+    }
+
     fn expect_appends(&self, at: GlobalAddr, len: u64) {
         if let Ok(region) = self.regions.of(at) {
             region.expect_appends(at, len);

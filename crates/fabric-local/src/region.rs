@@ -47,6 +47,11 @@ enum Backing {
 }
 
 impl Region {
+    /// Of a memory server that is not there.
+    pub(crate) fn nowhere() -> Self {
+        Self { mapping: Mapping::nothing(), writable: false, backing: Backing::Anonymous }
+    }
+
     pub(crate) fn anonymous(bytes: usize, huge_pages: bool) -> io::Result<Self> {
         let mapping = Mapping::anonymous(bytes)?;
         if huge_pages {

@@ -105,6 +105,16 @@ impl Regions {
         Ok(server)
     }
 
+    /// Gives memory server `number`, which is not in use and has no file any more, a place, if it is the next one.
+    pub(crate) fn leave_out(&self, number: usize) {
+        let adding = self.adding.lock().unwrap_or_else(PoisonError::into_inner);
+        if self.finder.is_some() && self.list.len() == number {
+            // Without room for it, whoever needs a later server is told.
+            let _ = self.push(Region::nowhere());
+        }
+        drop(adding);
+    }
+
     /// Restarts the handler so that it also serves the new memory servers. The caller must not hold the lock
     /// of additions, because this waits for the handler's previous threads.
     fn serve_all(&self) -> Result<()> {

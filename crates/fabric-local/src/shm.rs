@@ -74,11 +74,11 @@ impl ShmFabric {
         Ok(Self { regions: Arc::new(regions(list, path, false)), path: path.into() })
     }
 
-    /// Maps the pool at `path`. If `read_only`, its endpoints refuse every WRITE and atomic.
+    /// Maps the pool at `path`. If `read_only`, its endpoints refuse every WRITE and atomic. A memory server whose file is
+    /// missing has a region without bytes.
     ///
     /// # Errors
-    /// `Open` if there is no pool, or one of its files is missing or truncated; `System` if one is not
-    /// accessible.
+    /// `Open` if there is no pool, or one of its files is truncated; `System` if one is not accessible.
     pub fn open(path: impl AsRef<Path>, read_only: bool) -> Result<Self> {
         let path = path.as_ref();
         let found = fs::metadata(path).map_err(|err| match err.kind() {
@@ -86,7 +86,11 @@ impl ShmFabric {
             _ => os_error(path, "cannot be opened", &err),
         })?;
         let paths = if found.is_dir() { server_files(path)? } else { vec![path.to_owned()] };
-        let list = paths.into_iter().map(|path| open_region(path, read_only)).collect::<Result<_>>()?;
+        let open = |path: PathBuf| match path.exists() {
+            true => open_region(path, read_only),
+            false => Ok(Region::nowhere()),
+        };
+        let list = paths.into_iter().map(open).collect::<Result<_>>()?;
         Ok(Self { regions: Arc::new(regions(list, path, read_only)), path: path.into() })
     }
 
@@ -107,6 +111,11 @@ impl ShmFabric {
         let region = Region::of_device(file, path.to_owned(), bytes as usize)
             .map_err(|err| open_error(path, format!("cannot map {bytes} bytes: {err}")))?;
         Ok(Self { regions: Arc::new(Regions::new(vec![region], path)), path: path.into() })
+    }
+
+    /// The error if a memory server of the pool in the directory `path` is needed whose file is missing.
+    pub fn missing(path: &Path, server: MemoryServerId) -> FabricError {
+        open_error(&server_file(path, usize::from(server.0)), "this part of the pool is missing")
     }
 
     /// Whether `path` is a device and not a file.
@@ -268,16 +277,17 @@ fn server_numbers(directory: &Path) -> std::io::Result<Vec<usize>> {
     Ok(numbers)
 }
 
+/// Files of all memory servers up to the last one that there is, of which some may be missing.
 fn server_files(directory: &Path) -> Result<Vec<PathBuf>> {
     let numbers = server_numbers(directory).map_err(|err| os_error(directory, "cannot be listed", &err))?;
-    if numbers.is_empty() {
+    let Some(&last) = numbers.last() else {
         return Err(open_error(directory, "there is no pool in this directory"));
+    };
+    check_servers(directory, last + 1)?;
+    if numbers[0] != 0 {
+        return Err(ShmFabric::missing(directory, MemoryServerId(0)));
     }
-    check_servers(directory, numbers.len())?;
-    if let Some(missing) = (0..numbers.len()).find(|&server| numbers[server] != server) {
-        return Err(open_error(&server_file(directory, missing), "this part of the pool is missing"));
-    }
-    Ok(numbers.into_iter().map(|server| server_file(directory, server)).collect())
+    Ok((0..=last).map(|server| server_file(directory, server)).collect())
 }
 
 fn open_region(path: PathBuf, read_only: bool) -> Result<Region> {

@@ -27,6 +27,11 @@ unsafe impl Send for Mapping {}
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
+    /// No memory.
+    pub(crate) fn nothing() -> Self {
+        Self { start: NonNull::<AtomicU64>::dangling().cast(), bytes: 0 }
+    }
+
     /// Maps `bytes` of zeros, private to this process.
     pub(crate) fn anonymous(bytes: usize) -> io::Result<Self> {
         let prot = ProtFlags::READ | ProtFlags::WRITE;
@@ -86,7 +91,7 @@ impl Mapping {
     /// `Region` never does it.
     #[inline]
     pub(crate) fn words(&self) -> &[AtomicU64] {
-        // SAFETY: `start` is page-aligned and valid for `bytes` until drop, which the returned borrow
+        // SAFETY: `start` is aligned (to a page unless there are no bytes) and valid for `bytes` until drop, which the returned borrow
         // precludes. Every bit pattern is a u64, and fresh pages read as zeros. This process touches the
         // range through these atomics only (the obligation of this module); other processes that map the file
         // use atomics as well.
@@ -96,6 +101,9 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
+        if self.bytes == 0 {
+            return;
+        }
         // SAFETY: the range is this mapping; no borrow of its words outlives `self`.
         let unmapped = unsafe { munmap(self.start.as_ptr(), self.bytes) };
         debug_assert!(unmapped.is_ok(), "munmap of an owned range: {unmapped:?}");

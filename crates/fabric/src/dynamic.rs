@@ -77,6 +77,7 @@ object! {
         fn buffer(len: usize) -> PageBuf;
         fn recycle(buf: PageBuf) -> ();
         fn enter_view(epoch: u64) -> ();
+        fn set_in_use(server: MemoryServerId, is_in_use: bool) -> ();
         fn regions() -> &[RegionInfo];
         fn write_now(at: GlobalAddr, bytes: &[u8]) -> bool;
         fn expect_appends(at: GlobalAddr, len: u64) -> ();

@@ -149,6 +149,10 @@ pub trait Endpoint {
         let _ = epoch;
     }
 
+    /// Tells this process's endpoints whether the pool uses a memory server. One that is not in use need not be there: verbs
+    /// to it may be refused, nobody is fenced off there, and nothing is persisted.
+    fn set_in_use(&self, _server: MemoryServerId, _is_in_use: bool) {}
+
     /// Lets the other slots of this worker run.
     #[inline]
     async fn yield_now(&self) {
@@ -170,8 +174,8 @@ pub trait Endpoint {
     #[inline]
     async fn pace(&self) {}
 
-    /// The memory servers, by ascending number. Servers may join while the endpoint is in use; none ever
-    /// leaves.
+    /// The memory servers, by ascending number. Servers may join while the endpoint is in use. One that is
+    /// [not in use](Endpoint::set_in_use) keeps its place, and has no bytes if it was never reached.
     fn regions(&self) -> &[RegionInfo];
 
     #[inline]

@@ -47,8 +47,19 @@ impl FabricError {
         matches!(self, Self::ServerUnreachable(_) | Self::TimedOut(_))
     }
 
+    /// The memory server that did not answer or could not be asked.
+    pub fn unreached(&self) -> Option<MemoryServerId> {
+        match *self {
+            Self::ServerUnreachable(server)
+            | Self::TimedOut(server)
+            | Self::Lost(server)
+            | Self::NotConnected { server, .. } => Some(server),
+            _ => None,
+        }
+    }
+
     /// Whether the memory server did not answer or could not be asked.
     pub fn is_unreachable(&self) -> bool {
-        self.may_have_taken_effect() || matches!(self, Self::NotConnected { .. } | Self::Lost(_))
+        self.unreached().is_some()
     }
 }

@@ -220,6 +220,9 @@ impl Pool {
         if usize::from(addr.server().0) >= self.servers() {
             self.learn(ep).await?;
         }
+        if self.has_drained(addr.server()) {
+            return Ok(());
+        }
         let block = self.locate(addr, size)?;
         match free_held(&block) {
             Some(Freed::Done { surplus }) => {

@@ -150,7 +150,7 @@ impl Pool {
     /// # Errors
     /// Errors of verbs.
     pub async fn refresh_loads<E: Endpoint>(&self, ep: &E) -> Result<()> {
-        for server in self.inner.servers.iter() {
+        for server in self.servers_in_use() {
             self.look(ep, server).await?;
         }
         Ok(())
@@ -374,7 +374,7 @@ impl Pool {
 
     /// Releases all chunks that this process leases.
     pub(crate) async fn release_all_chunks<E: Endpoint>(&self, ep: &E) -> Result<()> {
-        for server in self.inner.servers.iter() {
+        for server in self.servers_in_use() {
             self.release_chunks_of(ep, server).await?;
             self.settle(ep, server).await?;
             self.expect_no_leases(ep, server).await?;

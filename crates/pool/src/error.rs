@@ -39,6 +39,10 @@ pub enum PoolError {
          it takes no new blocks, and can be drained again"
     )]
     NotEmpty { server: MemoryServerId, bytes: u64, leased: u64 },
+    #[error(
+        "memory server {server} was drained and is not there: start it, and name its address with those of the others"
+    )]
+    NotThere { server: MemoryServerId },
     #[error("there is no region for memory server {server}")]
     NoRegion { server: MemoryServerId },
     #[error("there is no memory server {server}: the pool has {servers}")]

@@ -286,6 +286,9 @@ impl Pool {
 
     async fn give_back_one<E: Endpoint>(&self, ep: &E, left: &LeftLock) -> Result<()> {
         let LeftLock { at, lock, ref owed, restores } = *left;
+        if self.has_drained(at.server()) {
+            return Ok(());
+        }
         loop {
             let word = ep.read_word(at).await?;
             if word == lock.locked_word() {

@@ -13,7 +13,8 @@
 //!             byte  192       frees by others, counted
 //!             byte  256       catalog lock                                (server 0)
 //!             byte  320       catalog head, two copies: see `directory.rs` (server 0)
-//!             byte  448       membership epoch, servers that joined since (server 0)
+//!             byte  448       membership epoch, servers that joined since, whether blocks were reclaimed,
+//!                             largest block                               (server 0)
 //!             byte  512..3520 state of each server, two bits              (server 0)
 //!             byte 3520..4096 address of the next server, two copies: see `ring.rs`
 //!
@@ -45,6 +46,8 @@ pub(crate) const EPOCH_AT: u64 = 448;
 pub(crate) const JOINED_AT: u64 = 456;
 /// 1 if blocks may be allocated that belong to nothing, since processes died that had leased their chunks.
 pub(crate) const RECLAIMED_AT: u64 = 464;
+/// Size of the largest block that every server has, once one was drained; 0 before.
+pub(crate) const LARGEST_AT: u64 = 472;
 pub(crate) const STATES_AT: u64 = 512;
 const _: () = assert!(CATALOG_HEAD_AT + twin_bytes(CATALOG_HEAD_WORDS) <= EPOCH_AT);
 /// Number of servers whose states fit, at two bits each.
@@ -104,6 +107,11 @@ impl Geometry {
             }
             chunks -= 1;
         }
+    }
+
+    /// Of a drained server that is not there: no chunk. The largest block of the pool stays what it is, `largest`.
+    pub fn absent(server: MemoryServerId, largest: u64) -> Self {
+        Self::new(server, 0, largest, 0, 0)
     }
 
     fn new(

@@ -66,7 +66,7 @@ pub use layout::MIN_CHUNK;
 pub use leftovers::{Due, Finishing, Leftovers, Order};
 pub use lock::Awaited;
 pub use logs::{LogChange, LogPlace};
-pub use membership::ServerState;
+pub use membership::{ServerState, drained_servers};
 pub use notice::Attached;
 pub use pool::{Pool, PoolOptions, RegionPlace, place_of_region};
 pub use process::{AttachSlot, MAX_ATTACHED, ProcessIdentity};

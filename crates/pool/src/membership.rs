@@ -15,19 +15,24 @@
 //! - A process that leases a chunk reads the epoch after the swap that leases it. So once a server is
 //!   draining, a new lease there is given back without an allocation; earlier leases are in the descriptors,
 //!   which `finish_drain` reads.
-//! - On an inactive server no block is allocated, so freed blocks keep their bytes until the server is
-//!   readmitted.
+//! - On a draining server no block is allocated, so freed blocks keep their bytes.
+//! - A drained server is used no more, and need not be there. A process that attaches later asks it for nothing but
+//!   its superblock, if it answers. It is formatted anew when it is readmitted.
 
 use std::sync::atomic::{AtomicBool, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
 
 use pando_fabric::defect::defect;
-use pando_fabric::{Endpoint, GlobalAddr, MemoryServerId, RegionInfo};
+use pando_fabric::{Endpoint, GlobalAddr, MAX_SERVERS, MemoryServerId, RegionInfo};
 
 use crate::defect::Defect;
 use crate::error::{PoolError, Result};
 use crate::io::{read_words, until_answered};
-use crate::layout::{Descriptor, EPOCH_AT, Geometry, JOINED_AT, STATES_AT, STATES_MAX, Superblock};
-use crate::pool::{Pool, Server, format_region, is_of_another_pool, no_space, read_superblock};
+use crate::layout::{
+    Descriptor, EPOCH_AT, Geometry, JOINED_AT, LARGEST_AT, STATES_AT, STATES_MAX, Superblock,
+};
+use crate::pool::{
+    Inner, Pool, Server, format_region, is_of_another_pool, no_space, read_superblock_of, superblock_beside,
+};
 use crate::process::AttachSlot;
 
 /// State of a memory server in the pool.
@@ -38,7 +43,7 @@ pub enum ServerState {
     Active = 0,
     /// Takes no new blocks; its blocks will move to other servers.
     Draining = 1,
-    /// Takes no new blocks, and holds none.
+    /// Takes no new blocks, holds none, and need not be there.
     Drained = 2,
 }
 
@@ -56,6 +61,61 @@ impl ServerState {
     }
 }
 
+/// What memory server 0 says of all of them.
+pub(crate) struct Membership {
+    epoch: u64,
+    pub servers: usize,
+    /// As [`LARGEST_AT`] has it.
+    largest: u64,
+    states: Vec<u64>,
+}
+
+impl Membership {
+    /// Reads it from memory server 0, which is reached as `home`, of a pool that was formatted with this number of servers.
+    pub async fn read<E: Endpoint>(ep: &E, home: MemoryServerId, formatted: usize) -> Result<Self> {
+        let at = |offset| GlobalAddr::new(home, offset);
+        // A change raises the epoch last, so the states are at least as new.
+        let words = read_words(ep, at(EPOCH_AT), 4).await?;
+        let servers = formatted.saturating_add(words[1] as usize);
+        if servers > MAX_SERVERS {
+            let reason = "it says that more memory servers joined than there can be";
+            return Err(PoolError::DamagedSuperblock { server: home, reason });
+        }
+        let states = read_words(ep, at(STATES_AT), servers.min(STATES_MAX).div_ceil(PER_WORD)).await?;
+        Ok(Self { epoch: words[0], servers, largest: words[3], states })
+    }
+
+    fn state(&self, number: usize) -> Result<ServerState> {
+        let word = self.states.get(number / PER_WORD).copied().unwrap_or(0);
+        let corrupt =
+            || PoolError::Corrupt { addr: state_word(number), reason: "this is no state of a server" };
+        ServerState::from_bits(word >> (2 * (number % PER_WORD))).ok_or_else(corrupt)
+    }
+
+    /// Size of the largest block of the pool, if the server is drained and need not be there.
+    pub fn largest_if_drained(&self, number: usize) -> Result<Option<u64>> {
+        let is_drained = self.state(number)? == ServerState::Drained;
+        Ok((is_drained && self.largest.is_power_of_two()).then_some(self.largest))
+    }
+}
+
+/// Number of memory servers of the pool whose memory server 0 is reached as that of `home`, and those of them that are drained and
+/// need not be there.
+///
+/// # Errors
+/// Errors of verbs; [`PoolError::Corrupt`], and errors of a superblock that is not that of a pool.
+pub async fn drained_servers<E: Endpoint>(ep: &E, home: RegionInfo) -> Result<(usize, Vec<usize>)> {
+    let superblock = read_superblock_of(ep, home, MemoryServerId(0)).await?;
+    let membership = Membership::read(ep, home.server, superblock.servers).await?;
+    let mut drained = Vec::new();
+    for number in 0..membership.servers {
+        if membership.largest_if_drained(number)?.is_some() {
+            drained.push(number);
+        }
+    }
+    Ok((membership.servers, drained))
+}
+
 impl Server {
     pub fn state(&self) -> ServerState {
         ServerState::from_bits(u64::from(self.state.load(Acquire))).expect("only states are stored")
@@ -65,6 +125,11 @@ impl Server {
     #[inline]
     pub fn is_active(&self) -> bool {
         self.state.load(Relaxed) == ServerState::Active as u8
+    }
+
+    #[inline]
+    pub fn is_drained(&self) -> bool {
+        self.state.load(Relaxed) == ServerState::Drained as u8
     }
 
     pub fn check_active(&self) -> Result<()> {
@@ -85,6 +150,22 @@ impl Pool {
     #[inline]
     pub fn is_active(&self, server: MemoryServerId) -> bool {
         self.server(server).is_ok_and(Server::is_active)
+    }
+
+    /// Whether `server` is drained, and need not be there, as far as this process knows.
+    #[inline]
+    pub fn has_drained(&self, server: MemoryServerId) -> bool {
+        self.server(server).is_ok_and(Server::is_drained)
+    }
+
+    /// Memory servers that hold blocks or may get some, as far as this process knows.
+    pub(crate) fn servers_in_use(&self) -> impl Iterator<Item = &Server> {
+        self.inner.servers.iter().filter(|server| !server.is_drained())
+    }
+
+    /// Number of drained servers, as far as this process knows.
+    pub fn drained_servers(&self) -> usize {
+        self.inner.servers.iter().filter(|server| server.is_drained()).count()
     }
 
     /// Memory servers that take new blocks, as far as this process knows.
@@ -121,45 +202,44 @@ impl Pool {
     }
 
     async fn learn_anew<E: Endpoint>(&self, ep: &E) -> Result<()> {
-        let membership = read_words(ep, at(EPOCH_AT), 2).await?;
-        let (epoch, joined) = (membership[0], membership[1]);
-        let count = self.inner.formatted_servers + joined as usize;
-        for number in self.servers()..count {
-            let superblock = self.superblock_of(ep, number).await?;
-            let server = Server::new(superblock.geometry);
-            self.look(ep, &server).await?;
-            self.inner.servers.push(server).map_err(|server| PoolError::NoRegion { server: server.id() })?;
+        let home = MemoryServerId(0);
+        let membership = Membership::read(ep, home, self.inner.formatted_servers).await?;
+        for number in 0..membership.servers {
+            let (state, server) = (membership.state(number)?, MemoryServerId(number as u16));
+            // Before a server is asked for whose address only an earlier one knows.
+            ep.set_in_use(server, state != ServerState::Drained);
+            if number == self.servers() {
+                let learnt = self.server_that_joined(ep, number, &membership).await?;
+                learnt.state.store(state as u8, Relaxed);
+                let known = self.inner.servers.push(learnt);
+                known.map_err(|server| PoolError::NoRegion { server: server.id() })?;
+            }
+            self.inner.servers[number].state.store(state as u8, Release);
         }
-        let words = read_words(ep, at(STATES_AT), self.servers().div_ceil(PER_WORD)).await?;
-        for (number, server) in self.inner.servers.iter().enumerate() {
-            let bits = words[number / PER_WORD] >> (2 * (number % PER_WORD));
-            let corrupt =
-                || PoolError::Corrupt { addr: state_word(number), reason: "this is no state of a server" };
-            server.state.store(ServerState::from_bits(bits).ok_or_else(corrupt)? as u8, Release);
-        }
-        self.inner.epoch.store(epoch, Release);
+        self.inner.epoch.store(membership.epoch, Release);
         Ok(())
     }
 
-    /// Superblock of a server that joined.
-    async fn superblock_of<E: Endpoint>(&self, ep: &E, number: usize) -> Result<Superblock> {
+    /// A server that joined, with its chunks.
+    async fn server_that_joined<E: Endpoint>(
+        &self,
+        ep: &E,
+        number: usize,
+        membership: &Membership,
+    ) -> Result<Server> {
+        if let Some(largest) = membership.largest_if_drained(number)? {
+            return Ok(Server::new(Geometry::absent(MemoryServerId(number as u16), largest)));
+        }
         let region = region_of(ep, number).await?;
-        let superblock = read_superblock(ep, region).await?;
-        self.check_own(&superblock, number + 1)?;
-        Ok(superblock)
+        let server = Server::new(superblock_beside(ep, region, &self.first_superblock()).await?.geometry);
+        self.look(ep, &server).await?;
+        Ok(server)
     }
 
-    fn check_own(&self, superblock: &Superblock, servers: usize) -> Result<()> {
-        let server = superblock.geometry.server;
-        if superblock.pool_id != self.id() {
-            let reason = "its pool id differs from that of server 0";
-            return Err(PoolError::ForeignRegion { server, reason });
-        }
-        if superblock.servers != servers {
-            let reason = "it joined the pool in another place";
-            return Err(PoolError::ForeignRegion { server, reason });
-        }
-        Ok(())
+    fn first_superblock(&self) -> Superblock {
+        let Inner { formatted_servers, pool_id, max_attached, .. } = *self.inner;
+        let geometry = self.inner.servers[0].geometry;
+        Superblock { geometry, servers: formatted_servers, pool_id, max_attached }
     }
 
     /// Formats the next region of `ep` that is not part of the pool, and adds it; returns its number. Its
@@ -333,6 +413,12 @@ impl Pool {
                     leased: usage.chunks_leased_by_others,
                 });
             }
+            // Without the server it is not known how large its blocks were.
+            let largest = self.max_block();
+            until_answered(ep, self.deadline(ep), async || {
+                Ok(ep.write_word(at(LARGEST_AT), largest).await?)
+            })
+            .await?;
             self.set_state(ep, usize::from(server.0), ServerState::Drained).await?;
             self.publish_membership(ep).await
         })
@@ -355,19 +441,39 @@ impl Pool {
     }
 
     /// Makes a drained or draining server active again. No process may have an index open meanwhile, since an
-    /// open index may remember moved nodes by their old addresses.
+    /// open index may remember moved nodes by their old addresses. A drained server is formatted anew.
     ///
     /// # Errors
-    /// [`PoolError::UnknownServer`]; errors of the catalog lock.
+    /// [`PoolError::UnknownServer`]; [`PoolError::NotThere`] if it was drained and was not there when this process attached, or
+    /// is too small; [`PoolError::PoolExists`] if its memory belongs to another pool now; errors of the catalog lock.
     pub async fn readmit_server<E: Endpoint>(&self, ep: &E, server: MemoryServerId) -> Result<()> {
         self.change_catalog(ep, async || {
             self.learn(ep).await?;
             // Also if it seems active: a failed attempt may have stored that without announcing it.
-            self.server(server)?;
+            if self.server(server)?.is_drained() {
+                self.format_drained(ep, server).await?;
+            }
             self.set_state(ep, usize::from(server.0), ServerState::Active).await?;
             self.publish_membership(ep).await
         })
         .await
+    }
+
+    async fn format_drained<E: Endpoint>(&self, ep: &E, number: MemoryServerId) -> Result<()> {
+        let server = self.server(number)?;
+        if server.geometry.chunks == 0 {
+            return Err(PoolError::NotThere { server: number });
+        }
+        ep.set_in_use(number, true);
+        let region = region_of(ep, usize::from(number.0)).await?;
+        if is_of_another_pool(ep, region, self.id()).await? {
+            return Err(PoolError::PoolExists);
+        }
+        let servers = self.inner.formatted_servers.max(usize::from(number.0) + 1);
+        let superblock = Superblock { geometry: server.geometry, servers, ..self.first_superblock() };
+        format_region(ep, &superblock).await.map_err(|error| no_space(error, number))?;
+        server.frees_seen.store(0, Relaxed);
+        self.look(ep, server).await
     }
 
     /// Stores the state of a server. The caller holds the catalog lock, so there is no other writer.
@@ -391,7 +497,7 @@ impl Pool {
         self.learn(ep).await.map(drop)
     }
 
-    /// Gives back all chunks that this process leases on inactive servers. Their blocks can still be freed.
+    /// Gives back all chunks that this process leases on draining servers. Their blocks can still be freed.
     ///
     /// # Errors
     /// Errors of verbs, after which it may be called again.
@@ -399,7 +505,7 @@ impl Pool {
         if self.writer_slot().is_err() {
             return Ok(());
         }
-        for server in self.inner.servers.iter().filter(|server| !server.is_active()) {
+        for server in self.servers_in_use().filter(|server| !server.is_active()) {
             if server.holds_chunks() {
                 let _leasing = self.begin_leasing(ep, server).await?;
                 self.release_chunks_of(ep, server).await?;

@@ -23,10 +23,11 @@ use crate::defect::Defect;
 use crate::error::{PoolError, Result};
 use crate::io::{read_words, write_words, write_zeros};
 use crate::layout::{
-    CATALOG_HEAD_AT, CATALOG_LOCK_AT, Descriptor, FREES_BY_OTHERS_AT, Geometry, JOINED_AT, STATE_AT,
-    SUPERBLOCK_WORDS, Superblock,
+    CATALOG_HEAD_AT, CATALOG_LOCK_AT, Descriptor, FREES_BY_OTHERS_AT, Geometry, STATE_AT, SUPERBLOCK_WORDS,
+    Superblock,
 };
 use crate::lock::LeftLocks;
+use crate::membership::Membership;
 use crate::process::{AttachSlot, MAX_ATTACHED, ProcessIdentity};
 
 /// Options for formatting a pool.
@@ -326,7 +327,7 @@ impl Pool {
             self.release_all_chunks(ep).await?;
         }
         let Some(entry) = &self.inner.entry else { return Ok(()) };
-        for region in ep.regions() {
+        for region in ep.regions().iter().filter(|region| !self.has_drained(region.server)) {
             ep.persist(GlobalAddr::new(region.server, 0), region.len).await?;
         }
         attach::clear_entry(ep, entry, self.deadline(ep)).await?;
@@ -499,38 +500,70 @@ pub(crate) async fn format_region<E: Endpoint>(ep: &E, superblock: &Superblock) 
 async fn read_superblocks<E: Endpoint>(ep: &E) -> Result<Vec<Superblock>> {
     let regions = regions_of(ep)?;
     let first = read_superblock(ep, regions[0]).await?;
-    let joined = ep.read_word(first.geometry.at(JOINED_AT)).await?;
-    let servers = first.servers.saturating_add(joined as usize);
-    if servers > MAX_SERVERS {
-        let reason = "it says that more memory servers joined than there can be";
-        return Err(PoolError::DamagedSuperblock { server: regions[0].server, reason });
+    let membership = Membership::read(ep, regions[0].server, first.servers).await?;
+    let (servers, named) = (membership.servers, regions.len());
+    let wrong = PoolError::WrongServers { pool: servers, named };
+    for number in named..servers {
+        if membership.largest_if_drained(number)?.is_none() {
+            return Err(wrong);
+        }
+        ep.set_in_use(MemoryServerId(number as u16), false);
     }
+    let regions = regions_of(ep)?;
     if servers > regions.len() {
-        return Err(PoolError::WrongServers { pool: servers, named: regions.len() });
+        return Err(wrong);
     }
     for &region in &regions[servers..] {
         if is_of_another_pool(ep, region, first.pool_id).await? {
-            return Err(PoolError::WrongServers { pool: servers, named: regions.len() });
+            return Err(wrong);
         }
     }
     let mut superblocks = vec![first];
-    for &region in &regions[1..servers] {
-        let superblock = read_superblock(ep, region).await?;
-        let server = region.server;
-        if superblock.pool_id != first.pool_id || superblock.max_attached != first.max_attached {
-            return Err(PoolError::ForeignRegion {
-                server,
-                reason: "its pool id differs from that of server 0",
-            });
-        }
-        let at = superblocks.len();
-        if superblock.servers != first.servers.max(at + 1) {
-            let reason = "the pool has another number of memory servers";
-            return Err(PoolError::ForeignRegion { server, reason });
-        }
-        superblocks.push(superblock);
+    for (number, &region) in regions.iter().enumerate().take(servers).skip(1) {
+        superblocks.push(
+            match (membership.largest_if_drained(number)?, superblock_beside(ep, region, &first).await) {
+                (_, Ok(superblock)) => superblock,
+                // If some were left out, this may be one that is about to join.
+                (Some(_), Err(_)) if named < servers && region.len > 0 => return Err(wrong),
+                (Some(largest), Err(error)) => superblock_of_drained(region, &first, largest, &error),
+                (None, Err(error)) => return Err(error),
+            },
+        );
     }
     Ok(superblocks)
+}
+
+/// Superblock of a memory server of the pool whose first one has the superblock `first`.
+pub(crate) async fn superblock_beside<E: Endpoint>(
+    ep: &E,
+    region: RegionInfo,
+    first: &Superblock,
+) -> Result<Superblock> {
+    let (server, superblock) = (region.server, read_superblock(ep, region).await?);
+    if superblock.pool_id != first.pool_id || superblock.max_attached != first.max_attached {
+        let reason = "its pool id differs from that of server 0";
+        return Err(PoolError::ForeignRegion { server, reason });
+    }
+    if superblock.servers != first.servers.max(usize::from(server.0) + 1) {
+        let reason = "the pool has another number of memory servers";
+        return Err(PoolError::ForeignRegion { server, reason });
+    }
+    Ok(superblock)
+}
+
+/// What takes the place of the superblock of a drained server that could not be read. If there is memory in which nothing was
+/// written, it will be formatted like this when the server is taken back.
+fn superblock_of_drained(
+    region: RegionInfo,
+    first: &Superblock,
+    largest: u64,
+    error: &PoolError,
+) -> Superblock {
+    let is_empty = matches!(error, PoolError::NotAPool { .. } | PoolError::DamagedSuperblock { .. });
+    let plan = Geometry::plan(region, Some(first.geometry.chunk_size), first.max_attached).ok();
+    let plan = plan.filter(|plan| is_empty && plan.max_block() >= largest);
+    let geometry = plan.unwrap_or_else(|| Geometry::absent(region.server, largest));
+    Superblock { geometry, servers: first.servers.max(usize::from(region.server.0) + 1), ..*first }
 }
 
 /// Pool and number of the memory server of a region, by its superblock.
@@ -565,12 +598,24 @@ pub(crate) async fn is_of_another_pool<E: Endpoint>(
 }
 
 pub(crate) async fn read_superblock<E: Endpoint>(ep: &E, region: RegionInfo) -> Result<Superblock> {
+    read_superblock_of(ep, region, region.server).await
+}
+
+/// Superblock of memory server `number`, which is reached as another one.
+pub(crate) async fn read_superblock_of<E: Endpoint>(
+    ep: &E,
+    region: RegionInfo,
+    number: MemoryServerId,
+) -> Result<Superblock> {
     let server = region.server;
+    if region.len == 0 {
+        return Err(PoolError::NoRegion { server });
+    }
     if region.len < STATE_AT + 8 {
         return Err(PoolError::NotAPool { server });
     }
-    let superblock =
-        Superblock::decode(&read_words(ep, GlobalAddr::new(server, 0), SUPERBLOCK_WORDS).await?, region)?;
+    let words = read_words(ep, GlobalAddr::new(server, 0), SUPERBLOCK_WORDS).await?;
+    let superblock = Superblock::decode(&words, RegionInfo { server: number, ..region })?;
     if ep.read_word(GlobalAddr::new(server, STATE_AT)).await? != 1 {
         return Err(PoolError::DamagedSuperblock { server, reason: "formatting was not finished" });
     }

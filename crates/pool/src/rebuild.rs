@@ -63,7 +63,8 @@ impl Pool {
             self.reach(&mut reached, addr, size)?;
         }
         let mut report = RebuildReport::default();
-        for (server, chunks) in self.inner.servers.iter().zip(&reached) {
+        for server in self.servers_in_use() {
+            let chunks = &reached[usize::from(server.id().0)];
             self.store_reached(ep, server, chunks, &mut report).await?;
         }
         self.reset_catalog(ep).await?;
@@ -80,6 +81,9 @@ impl Pool {
     fn reach(&self, reached: &mut ReachedChunks, addr: GlobalAddr, size: u64) -> Result<()> {
         let corrupt = |reason| PoolError::Corrupt { addr, reason };
         let server = self.server(addr.server()).map_err(|_| corrupt("there is no such memory server"))?;
+        if server.is_drained() {
+            return Err(corrupt("its memory server was drained"));
+        }
         let class = server.class_of(size).map_err(|_| corrupt("blocks are never that large"))?;
         let (chunk, block) = server.geometry.locate(addr, class).map_err(corrupt)?;
         let chunk = reached[addr.server().0 as usize].entry(chunk).or_insert_with(|| Reached {

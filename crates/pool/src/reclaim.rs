@@ -45,7 +45,7 @@ impl Pool {
         if !self.keeps_bitmaps() || defect(OfReclaim::Unstored) {
             return Ok(());
         }
-        for server in self.inner.servers.iter() {
+        for server in self.servers_in_use() {
             let has_changed = |class| server.arena(class).iter().any(LocalChunk::is_unstored);
             if !(0..CLASSES as u8).any(has_changed) {
                 continue;
@@ -96,7 +96,9 @@ impl Pool {
     ) -> Result<()> {
         let mut marks: BTreeMap<(u16, u32, u8), BTreeMap<usize, u64>> = BTreeMap::new();
         for (addr, size) in blocks {
-            let Ok(server) = self.server(addr.server()) else { continue };
+            let Some(server) = self.server(addr.server()).ok().filter(|server| !server.is_drained()) else {
+                continue;
+            };
             let Ok(class) = server.class_of(size) else { continue };
             let Ok((chunk, block)) = server.geometry.locate(addr, class) else { continue };
             let words = marks.entry((addr.server().0, chunk, class)).or_default();
@@ -151,7 +153,7 @@ impl Pool {
                 self.mark_allocated(ep, slot, used).await?;
             }
             ep.write_word(reclaimed_word(), 1).await?;
-            for server in self.inner.servers.iter() {
+            for server in self.servers_in_use() {
                 self.take_chunks(ep, server, slot).await?;
             }
             let notice = self.notice_ref(ep, slot).await?;

@@ -4,7 +4,7 @@
 //! ```text
 //! two copies of [bytes:8][host:port]         on each memory server, replaced as `twin.rs` says
 //! ```
-//! So one reachable memory server leads to all others, however many there are. Nothing is stored for a pool
+//! So one reachable memory server leads to all others, however many there are. Those that are drained are left out. Nothing is stored for a pool
 //! whose memory servers have no addresses, or that was never opened by addresses. An address is a hint: the
 //! superblock found there tells its pool and server number.
 //!
@@ -27,7 +27,7 @@ impl Pool {
     /// Stores on each memory server the address of the next one. `addresses` are those of memory servers 0,
     /// 1, ..., each `host:port`; surplus ones are ignored. Addresses that are stored already cost a READ per
     /// server. An invalid address is not stored, and a loopback address does not replace one that other hosts
-    /// can reach.
+    /// can reach, unless that is the one of a drained server.
     ///
     /// The caller must be the only writer of addresses. After any error, each memory server has the old
     /// address or the new one.
@@ -36,10 +36,14 @@ impl Pool {
     /// [`crate::PoolError::ReadOnly`]; errors of verbs.
     pub async fn set_addresses<E: Endpoint>(&self, ep: &E, addresses: &[String]) -> Result<()> {
         self.writer_slot()?;
-        let servers = self.servers();
-        for number in 0..servers {
-            if let Some(next) = addresses.get((number + 1) % servers).filter(|next| is_address(next)) {
-                self.set_next(ep, number, next).await?;
+        let of_state = |is_drained| move |&number: &usize| self.has_drained(id(number)) == is_drained;
+        let ring: Vec<usize> = (0..self.servers()).filter(of_state(false)).collect();
+        let left_out = (0..self.servers()).filter(of_state(true));
+        let left_out: Vec<&String> = left_out.filter_map(|number| addresses.get(number)).collect();
+        let next = ring.iter().cycle().skip(1);
+        for (&number, &next) in ring.iter().zip(next) {
+            if let Some(next) = addresses.get(next).filter(|next| is_address(next)) {
+                self.set_next(ep, number, next, &left_out).await?;
             }
         }
         Ok(())
@@ -53,21 +57,30 @@ impl Pool {
         number: usize,
         addresses: &[String],
     ) -> Result<()> {
-        for (server, next) in [(number, addresses.first()), (number - 1, addresses.get(number))] {
+        let last = (0..number).rev().find(|&number| !self.has_drained(id(number))).unwrap_or(0);
+        for (server, next) in [(number, addresses.first()), (last, addresses.get(number))] {
             if let Some(next) = next.filter(|next| is_address(next)) {
-                self.set_next(ep, server, next).await?;
+                self.set_next(ep, server, next, &[]).await?;
             }
         }
         Ok(())
     }
 
-    async fn set_next<E: Endpoint>(&self, ep: &E, number: usize, next: &str) -> Result<()> {
-        let twin = twin(self.id(), number, MemoryServerId(number as u16));
+    async fn set_next<E: Endpoint>(
+        &self,
+        ep: &E,
+        number: usize,
+        next: &str,
+        left_out: &[&String],
+    ) -> Result<()> {
+        let twin = twin(self.id(), number, id(number));
         let deadline = self.deadline(ep);
         match twin.read(ep).await? {
             Some((version, words)) => {
                 let known = decode(&words);
-                let is_kept = |known: &str| known == next || is_local(next) && !is_local(known);
+                let is_left_out = |known: &str| left_out.iter().any(|left_out| *left_out == known);
+                let is_kept =
+                    |known: &str| known == next || is_local(next) && !is_local(known) && !is_left_out(known);
                 if known.as_deref().is_some_and(is_kept) {
                     return Ok(());
                 }
@@ -77,6 +90,10 @@ impl Pool {
             None => until_answered(ep, deadline, async || twin.write_first(ep, 1, &encode(next)).await).await,
         }
     }
+}
+
+fn id(number: usize) -> MemoryServerId {
+    MemoryServerId(number as u16)
 }
 
 /// Address of the memory server after that of `region`, whose pool and number are `place`; `None` if none is

@@ -47,7 +47,7 @@ impl Pool {
         self.learn(ep).await?;
         let mut usage = Vec::with_capacity(self.servers());
         for server in self.inner.servers.iter() {
-            if self.writer_slot().is_ok() {
+            if self.writer_slot().is_ok() && !server.is_drained() {
                 drop(self.begin_leasing(ep, server).await?);
                 self.harvest(ep, server).await?;
             }
@@ -66,10 +66,13 @@ impl Pool {
             bytes_allocated: 0,
             blocks_allocated: 0,
             chunks_total: u64::from(geometry.chunks),
-            chunks_free: 0,
+            chunks_free: if server.is_drained() { u64::from(geometry.chunks) } else { 0 },
             chunks_leased_by_others: 0,
             chunk_size: geometry.chunk_size,
         };
+        if server.is_drained() {
+            return Ok(usage);
+        }
         for (chunk, descriptor) in self.descriptors(ep, server).await? {
             let (class, blocks) = match descriptor {
                 Descriptor::Free => {
@@ -116,7 +119,7 @@ impl Pool {
         ep: &E,
         mut visit: impl FnMut(GlobalAddr, u64),
     ) -> Result<()> {
-        for server in self.inner.servers.iter() {
+        for server in self.servers_in_use() {
             for (chunk, descriptor) in self.descriptors(ep, server).await? {
                 let class = match descriptor {
                     Descriptor::Free => continue,
@@ -145,7 +148,9 @@ impl Pool {
         let Ok(server) = self.server(addr.server()) else { return Ok(None) };
         let place = server.class_of(size).ok();
         let place = place.and_then(|class| Some((class, server.geometry.locate(addr, class).ok()?)));
-        let Some((class, (chunk, block))) = place else { return Ok(Some(false)) };
+        let Some((class, (chunk, block))) = place.filter(|_| !server.is_drained()) else {
+            return Ok(Some(false));
+        };
         let word = ep.read_word(server.geometry.descriptor(chunk)).await?;
         match server.geometry.decode(chunk, word)? {
             Descriptor::Leased { slot, .. } if Some(AttachSlot(slot)) != self.slot() => Ok(None),

@@ -727,6 +727,13 @@ impl<E: Endpoint> Endpoint for Replicated<E> {
         .await
     }
 
+    /// Of servers with copies, all stay in use.
+    fn set_in_use(&self, server: MemoryServerId, is_in_use: bool) {
+        if self.group.is_none() {
+            self.below.set_in_use(server, is_in_use);
+        }
+    }
+
     #[inline]
     async fn yield_now(&self) {
         self.below.yield_now().await;

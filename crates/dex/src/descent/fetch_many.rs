@@ -123,7 +123,8 @@ fn admit_copy<L: Layout, E: Endpoint>(
 }
 
 /// READs the leaves of those `keys` whose index `wanted` accepts, if the nodes above show that the leaves are
-/// missing. The caller looks up the remaining keys one by one.
+/// missing. The caller looks up the remaining keys one by one, and finds out so whether a memory server that does not answer is
+/// a drained one.
 ///
 /// # Errors
 /// Corruption; errors of the fabric.
@@ -145,6 +146,7 @@ pub(crate) async fn fetch_leaves_of<'t, L: Layout, E: Endpoint>(
         let slot = match missing_leaf(tree, ctx, &view, key).await {
             Ok(Some(slot)) => slot,
             Ok(None) | Err(Retry::Restart | Retry::Crowded(_)) => continue,
+            Err(Retry::Failed(error)) if error.unreached().is_some() => continue,
             Err(Retry::Failed(error)) => return Err(error),
         };
         let same = slots.iter().position(|(other, _)| other.addr == slot.addr);
@@ -162,7 +164,10 @@ pub(crate) async fn fetch_leaves_of<'t, L: Layout, E: Endpoint>(
             .filter_map(|(at, &(slot, i))| Some((start + at, claim(tree, slot, keys[i], Toward::Key)?)))
             .unzip();
         for (at, page) in places.into_iter().zip(fetch_many(tree, ctx, leaves).await) {
-            fetched.pages[at] = page?;
+            fetched.pages[at] = match page {
+                Err(error) if error.unreached().is_some() => None,
+                page => page?,
+            };
         }
     }
     Ok(fetched)

@@ -4,6 +4,7 @@
 //! without a lookup.
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
 
 use pando_cache::{Cache, FrameId, FrameRef};
 use pando_fabric::{Endpoint, GlobalAddr, LATER_MAX};
@@ -72,6 +73,7 @@ impl<L: Layout> Tree<L> {
             start: Start::default(),
             suspects: Suspects::default(),
             unfinished: Leftovers::default(),
+            forgotten: AtomicUsize::new(0),
             config,
         };
         tree.cache.set_verbs_take(tree.pool.verbs_take());

@@ -514,8 +514,9 @@ pub(crate) async fn long_of<L: Layout, E: Endpoint>(
     let start = out.len();
     match point::read_long(tree, ctx, long, out).await {
         Ok(()) => Ok(true),
-        Err(Retry::Failed(error)) => Err(error),
-        Err(Retry::Restart | Retry::Crowded(_)) => {
+        Err(Retry::Failed(error)) if error.unreached().is_none() => Err(error),
+        // Also if it was on a memory server that is drained since the entry was copied.
+        Err(_) => {
             out.truncate(start);
             tree.get(ctx, key, out).await
         }

@@ -8,8 +8,9 @@
 use std::cell::{Cell, OnceCell};
 
 use pando_cache::CacheError;
-use pando_fabric::Endpoint;
+use pando_fabric::{Endpoint, outlined};
 
+use crate::drain;
 use crate::error::{Crowding, DexError, Result, Retry};
 use crate::layout::Layout;
 use crate::recovery::dead_holders;
@@ -46,7 +47,11 @@ impl<'t> RestartPolicy<'t> {
         what: &'static str,
     ) -> Result<Ctx<'s, E>> {
         match retry {
-            Retry::Failed(error) => Err(error),
+            Retry::Failed(error) => {
+                outlined(Box::pin(drain::forgive(tree, ctx, error))).await?;
+                ctx.worker.counters().count_restart();
+                self.pause(tree, ctx, what).await
+            }
             Retry::Crowded(crowding) => {
                 ctx.worker.counters().count_restart();
                 self.wait_for_frame(tree, ctx, crowding).await

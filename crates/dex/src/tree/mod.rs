@@ -15,8 +15,7 @@ pub(crate) mod start;
 pub(crate) mod suspects;
 
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 
 use pando_cache::sync::Word;
 use pando_cache::{Cache, CacheWorker, Conflict, FrameId, FrameRef, FrameState, Version};
@@ -144,6 +143,8 @@ pub struct Tree<L> {
     pub(crate) left_behind: LeftBehind,
     pub(crate) suspects: Suspects,
     pub(crate) unfinished: Leftovers<Unfinished>,
+    /// Number of drained memory servers to which nothing leads that is in the cache.
+    pub(crate) forgotten: AtomicUsize,
 }
 
 impl<L: Layout> Tree<L> {

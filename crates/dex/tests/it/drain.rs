@@ -1,6 +1,6 @@
 //! A memory server is drained, and another one joins, while several compute servers work on an index of tiny
 //! nodes with long values. Every answer is right, no WRITE goes to the drained server, and no block is left
-//! there or leaked.
+//! there or leaked. In half of the runs the server ends as soon as it is drained, and nobody notices.
 //!
 //! `PANDO_SIM_SEEDS=A..B` replays seeds A to B - 1.
 
@@ -164,6 +164,7 @@ async fn drain<L: Layout>(
     server: MemoryServerId,
     joins: bool,
     left: &Cell<usize>,
+    ends: Option<&Cell<bool>>,
 ) -> u64 {
     let (tree, ctx) = client.server(number);
     let pool = tree.pool();
@@ -188,7 +189,27 @@ async fn drain<L: Layout>(
     while left.get() > 0 {
         ctx.ep.read_word(pando_fabric::GlobalAddr::new(MemoryServerId(0), 0)).await.expect("it is there");
     }
-    done.nodes + done.values
+    let mut moved = done.nodes + done.values;
+    let Some(has_ended) = ends else { return moved };
+    while !has_ended.get() {
+        // Other operations may have left something there since.
+        let done = pando_dex::drain(tree, ctx, server, |_| true).await.expect("no error");
+        moved += done.nodes + done.values;
+        pool.leave_inactive(ctx.ep).await.expect("no error");
+        if number > 0 {
+            continue;
+        }
+        match pool.finish_drain(ctx.ep, server).await {
+            Ok(()) => {
+                fabric.fail(Fault::Kill { server });
+                has_ended.set(true);
+            }
+            Err(PoolError::NotEmpty { .. }) => {}
+            Err(error) => panic!("{error}"),
+        }
+    }
+    ctx.ep.sleep_until(ctx.ep.now() + 300_000).await;
+    moved
 }
 
 /// Runs one seed; returns the number of nodes and values that were moved.
@@ -228,7 +249,7 @@ fn run<L: Layout>(seed: u64, layout: L) -> u64 {
     };
     let (cluster, pools) = cluster(fabric, layout, &boundaries, level, apart, cache, tune);
     let server = MemoryServerId(draw.one_of(&[1, servers as u16 - 1]));
-    let joins = draw.one_of(&[false, true]);
+    let (joins, ends) = (draw.one_of(&[false, true]), draw.one_of(&[false, true]));
     // Each compute server has one more thread, which drains.
     let (threads, slots) = (draw.one_of(&[1, 2]) * compute_servers, draw.one_of(&[1, 2, 4]));
     let clients: Vec<_> = (0..threads + compute_servers)
@@ -239,8 +260,10 @@ fn run<L: Layout>(seed: u64, layout: L) -> u64 {
         .collect();
     let endpoints: Vec<_> = clients.iter().map(|client| client.ep.as_type::<SimEndpoint>()).collect();
     let (is_over, left) = (Cell::new(false), Cell::new(compute_servers as usize));
+    let has_ended = Cell::new(false);
     let moved = cluster.fabric.run(&endpoints, slots, |thread, slot| {
         let (cluster, clients, left, is_over) = (&cluster, &clients, &left, &is_over);
+        let ends = ends.then_some(&has_ended);
         async move {
             let Some(number) = (thread as u64).checked_sub(threads) else {
                 let owner = thread as u64 * u64::from(slots) + u64::from(slot);
@@ -251,7 +274,8 @@ fn run<L: Layout>(seed: u64, layout: L) -> u64 {
                 return 0;
             }
             assert_eq!(cluster.trees.len(), compute_servers as usize);
-            let moved = drain(&cluster.fabric, &clients[thread], number as usize, server, joins, left).await;
+            let (fabric, client) = (&cluster.fabric, &clients[thread]);
+            let moved = drain(fabric, client, number as usize, server, joins, left, ends).await;
             is_over.set(true);
             moved
         }
@@ -280,6 +304,49 @@ fn check<L: Layout>(seed: u64, cluster: &Cluster<L, SimFabric>, pools: &[Pool], 
         block_on(&ep, pool.publish_bitmaps(&ep)).expect("no error");
     }
     assert_eq!(cluster.audit(), Vec::<String>::new(), "seed {seed}");
+}
+
+/// A compute server that owns nothing on a memory server need not look: the others drain it, and it ends. What the compute server
+/// remembers of it, it finds out and forgets.
+#[test]
+fn who_owns_nothing_on_a_drained_server_goes_on_without_it() {
+    let mut drained = 0;
+    for seed in 0..200 {
+        let model = Model::default();
+        let regions = vec![SERVER_BYTES; 4];
+        let fabric =
+            SimFabric::new(&SimConfig { regions, compute_servers: 2, seed, model }).expect("a sound model");
+        let (layout, boundary) = (fixed_tiny(), KEYS - 1 - seed % 12);
+        let frames = |config: &mut CacheConfig| config.bytes = 1024 * config.node_size as u64;
+        let level = 1 + (seed % 3) as u8;
+        let (cluster, pools) = cluster(fabric, layout, &[key(boundary)], level, true, frames, |_| {});
+        let client = cluster.client_of(cluster.fabric.endpoint(seed).expect("an endpoint"));
+        let server = MemoryServerId(1 + (seed / 3 % 3) as u16);
+        let read = || {
+            (boundary..KEYS)
+                .for_each(|k| assert_eq!(client.get(&key(k)).expect("no error"), Some(value(layout, k, 0))))
+        };
+        read();
+        let (ep, (tree, ctx)) = (&client.ep, client.server(0));
+        block_on(ep, pools[0].drain_server(ep, server)).expect("it can be drained");
+        block_on(ep, pando_dex::drain(tree, ctx, server, |_| true)).expect("no error");
+        match block_on(ep, pools[0].finish_drain(ep, server)) {
+            Ok(()) => drained += 1,
+            Err(PoolError::NotEmpty { .. }) => continue,
+            Err(error) => panic!("{error}"),
+        }
+        cluster.fabric.fail(Fault::Kill { server });
+        read();
+        let (tree, ctx) = client.server(1);
+        // Its leaves split, and so does what is above.
+        for k in (boundary << 32)..(boundary << 32) + 40 {
+            block_on(ep, tree.put(ctx, &k.to_be_bytes(), &value(layout, k, 1))).expect("no error");
+        }
+        block_on(ep, pando_dex::forget_drained(tree, ctx)).expect("no error");
+        // Nor does it owe a lock there.
+        block_on(ep, pools[1].detach(ep)).expect("everything was given back");
+    }
+    assert!(drained > 20, "{drained}");
 }
 
 fn run_all<L: Layout>(layout: impl Fn() -> L) {

@@ -66,8 +66,21 @@ impl TcpEndpoint {
     #[inline]
     fn server(&self, server: MemoryServerId) -> Result<&Server> {
         match self.shared.servers.get(usize::from(server.0)) {
-            Some(known) => Ok(known),
+            Some(known) if known.is_in_use() => Ok(known),
+            Some(_) => Err(open::not_in_use(server)),
             None => self.find(server),
+        }
+    }
+
+    /// Checks that the pool uses a memory server, if it is known.
+    ///
+    /// # Errors
+    /// `NotConnected`.
+    #[inline]
+    pub fn check_in_use(&self, server: MemoryServerId) -> Result<()> {
+        match self.shared.servers.get(usize::from(server.0)) {
+            Some(known) if !known.is_in_use() => Err(open::not_in_use(server)),
+            _ => Ok(()),
         }
     }
 
@@ -400,10 +413,17 @@ impl Endpoint for TcpEndpoint {
     }
 
     async fn persist(&self, at: GlobalAddr, len: u64) -> Result<()> {
+        if self.check_in_use(at.server()).is_err() {
+            return Ok(());
+        }
         self.server(at.server())?;
         let request = wire::Request::Persist { offset: at.offset(), len };
         self.ask(at.server(), Op::Persist, Expected::Nothing, |out| request.encode(out)).await?;
         Ok(())
+    }
+
+    fn set_in_use(&self, server: MemoryServerId, is_in_use: bool) {
+        open::set_in_use(&self.shared, server, is_in_use);
     }
 
     fn regions(&self) -> &[RegionInfo] {

@@ -34,7 +34,7 @@ use views::{Group, Watcher};
 /// Configuration of access to the memory servers of a pool.
 #[derive(Clone, Debug)]
 pub struct TcpConfig {
-    /// `host:port` of memory servers 0, 1, ...
+    /// `host:port` of memory servers 0, 1, ...; empty for one that is not there, and not in use.
     pub addresses: Vec<String>,
     /// Secret shared by clients and servers.
     pub secret: Secret,
@@ -64,6 +64,7 @@ struct Server {
     /// Length of `broken`, and the number of its first entries that the server is known to have fenced off.
     broken_count: AtomicUsize,
     fenced_count: AtomicUsize,
+    is_in_use: AtomicBool,
 }
 
 impl Server {
@@ -84,6 +85,16 @@ impl Server {
     /// Records that the first `count` broken connections are fenced off.
     fn add_fenced(&self, count: usize) {
         self.fenced_count.fetch_max(count, Release);
+    }
+
+    #[inline]
+    fn is_in_use(&self) -> bool {
+        self.is_in_use.load(Relaxed)
+    }
+
+    /// Whether there is an address at which it may be.
+    fn is_known(&self) -> bool {
+        !self.destination.address.is_empty()
     }
 
     fn made(&self) -> usize {
@@ -150,11 +161,14 @@ impl Shared {
         primary.map_or(MemoryServerId(0), |copy| copy.server)
     }
 
-    /// The servers that serve: all, or those in the view.
+    /// The servers that serve: all that are in use, or those in the view.
     fn serving(&self) -> Vec<MemoryServerId> {
         match self.group.get() {
             Some(group) => group.view().members().collect(),
-            None => self.servers.iter().map(|server| server.number).collect(),
+            None => {
+                let in_use = self.servers.iter().filter(|server| server.is_in_use());
+                in_use.map(|server| server.number).collect()
+            }
         }
     }
 
@@ -224,7 +238,17 @@ impl TcpFabric {
         self.shared.is_given_up.load(Relaxed)
     }
 
-    /// `host:port` of each memory server, in the order of their numbers.
+    /// Has a memory server that is not in use fence off all processes that were given up for dead, since nobody did so there
+    /// meanwhile. It may be used then ([`Endpoint::set_in_use`](pando_fabric::Endpoint::set_in_use)). Nothing happens if it was not
+    /// there when this process looked for it.
+    ///
+    /// # Errors
+    /// As for verbs if it or memory server 0 does not answer.
+    pub fn take_back(&self, server: MemoryServerId) -> Result<()> {
+        open::take_back(&self.shared, server)
+    }
+
+    /// `host:port` of each memory server, in the order of their numbers; empty for one that is not there.
     pub fn addresses(&self) -> Vec<String> {
         self.shared.servers.iter().map(|server| server.destination.address.to_string()).collect()
     }

@@ -3,7 +3,7 @@
 //! Of servers that stand alone, each must answer. Of a group, one suffices: it knows the others, and which of them are in
 //! use.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -110,7 +110,14 @@ fn server(number: u16, address: &str, welcomed: Welcomed) -> Server {
         broken: Mutex::default(),
         broken_count: AtomicUsize::new(0),
         fenced_count: AtomicUsize::new(0),
+        is_in_use: AtomicBool::new(true),
     }
+}
+
+/// The place of a server that is not there.
+fn nowhere(number: u16) -> Server {
+    let welcomed = Welcomed { region_len: 0, body_max: BODY_MAX, incarnation: 0 };
+    Server { is_in_use: AtomicBool::new(false), ..server(number, "", welcomed) }
 }
 
 /// See [`TcpFabric::connect`].
@@ -120,15 +127,17 @@ pub(super) fn connect(config: TcpConfig) -> Result<TcpFabric> {
         return Err(open_error(format!("{count} memory servers are not between 1 and {MAX_SERVERS}")));
     }
     let numbered = || (0..).zip(&config.addresses);
-    let found: Vec<Result<Found>> =
-        numbered().map(|(number, address)| look(&config, number, address)).collect();
-    let views = found.iter().flatten().filter_map(|found| found.view.as_ref());
+    let look_at = |(number, address): (u16, &String)| {
+        (!address.is_empty()).then(|| look(&config, number, address)).transpose()
+    };
+    let found: Vec<Result<Option<Found>>> = numbered().map(look_at).collect();
+    let views = found.iter().flatten().flatten().filter_map(|found| found.view.as_ref());
     let (servers, group) = match views.max_by_key(|view| view.epoch()).cloned() {
         Some(view) => of_group(&config, view),
         None => {
-            let alone = numbered()
-                .zip(found)
-                .map(|((number, address), found)| Ok(server(number, address, found?.welcomed)));
+            let alone = numbered().zip(found).map(|((number, address), found)| {
+                Ok(found?.map_or_else(|| nowhere(number), |found| server(number, address, found.welcomed)))
+            });
             (alone.collect::<Result<Vec<_>>>()?, None)
         }
     };
@@ -169,19 +178,54 @@ pub(super) fn find_joining(shared: &Shared, number: usize) -> Result<()> {
             None => found_by_the_pool(shared, next)?,
         };
         let Some(server) = found else { return Ok(()) };
-        let infos = [shared.regions(), &[info(&server)]].concat();
-        if shared.servers.push(server).is_err() || shared.infos.push(infos).is_err() {
-            let reason =
-                format!("{LATER_MAX} memory servers joined since it was opened; open it anew for more");
-            return Err(open_error(reason));
-        }
+        add(shared, server)?;
     }
     Ok(())
 }
 
+/// Adds the next server. The caller has the right to find servers.
+fn add(shared: &Shared, server: Server) -> Result<()> {
+    let infos = [shared.regions(), &[info(&server)]].concat();
+    if shared.servers.push(server).is_err() || shared.infos.push(infos).is_err() {
+        let reason = format!("{LATER_MAX} memory servers joined since it was opened; open it anew for more");
+        return Err(open_error(reason));
+    }
+    Ok(())
+}
+
+/// See [`Endpoint::set_in_use`](pando_fabric::Endpoint::set_in_use). The next server, which joined and is not in use any more,
+/// gets a place.
+pub(super) fn set_in_use(shared: &Shared, server: MemoryServerId, is_in_use: bool) {
+    let _finding = shared.finding.lock().unwrap_or_else(PoisonError::into_inner);
+    if usize::from(server.0) == shared.servers.len() && !is_in_use && shared.group.get().is_none() {
+        // Without room for it, whoever needs a later server is told.
+        let _ = add(shared, nowhere(server.0));
+    }
+    if let Some(known) = shared.servers.get(usize::from(server.0)) {
+        known.is_in_use.store(is_in_use && known.is_known(), Relaxed);
+    }
+}
+
+/// See [`TcpFabric::take_back`].
+pub(super) fn take_back(shared: &Shared, server: MemoryServerId) -> Result<()> {
+    let known = shared.servers.get(usize::from(server.0)).ok_or(FabricError::UnknownServer(server))?;
+    if !known.is_known() {
+        return Ok(());
+    }
+    give_up_there_too(shared, &mut Line::new(server.0, &known.destination.address, &shared.secret))
+}
+
+/// The error of a verb to a server that is not in use.
+#[cold]
+pub(super) fn not_in_use(server: MemoryServerId) -> FabricError {
+    FabricError::NotConnected { server, reason: "the pool does not use it any more".to_owned() }
+}
+
 /// A memory server that joined the pool, and no group.
 fn found_by_the_pool(shared: &Shared, number: usize) -> Result<Option<Server>> {
-    let before = &shared.servers[number - 1].destination.address;
+    // Those that are not in use are left out of the ring.
+    let mut before = (0..number).rev().filter_map(|number| shared.servers.get(number));
+    let before = &before.find(|server| server.is_in_use()).map_or("", |server| &server.destination.address);
     let Some(address) = shared.finder.get().and_then(|finder| finder(number, before)) else {
         return Ok(None);
     };

@@ -58,6 +58,7 @@ impl VerbsEndpoint {
     /// Checks a verb on `len` bytes at `at`.
     #[inline]
     fn check(&self, at: GlobalAddr, len: usize) -> Result<()> {
+        self.control.check_in_use(at.server())?;
         let region = self.regions().get(usize::from(at.server().0));
         region.ok_or(FabricError::UnknownServer(at.server()))?.check(at, len)
     }
@@ -487,6 +488,10 @@ impl Endpoint for VerbsEndpoint {
 
     async fn persist(&self, at: GlobalAddr, len: u64) -> Result<()> {
         self.control.persist(at, len).await
+    }
+
+    fn set_in_use(&self, server: MemoryServerId, is_in_use: bool) {
+        self.control.set_in_use(server, is_in_use);
     }
 
     #[inline]

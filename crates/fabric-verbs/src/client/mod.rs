@@ -40,7 +40,7 @@ impl VerbsFabric {
         let device = Device::open(options)?;
         let fabric = Self { shared: Arc::new(Shared { control: TcpFabric::connect(config)?, device }) };
         let ep = fabric.endpoint(0)?;
-        for region in fabric.regions() {
+        for region in fabric.regions().iter().filter(|region| region.len > 0) {
             wait_for(&ep, ep.connect(region.server)).map_err(|error| {
                 let path = format!("verbs: memory server {}", region.server);
                 match error {

@@ -2,7 +2,7 @@
 //!
 //! Servers are added and drained while operations run. A new server receives parts of indexes as they grow,
 //! or of all indexes when they are [spread](Cluster::spread_indexes). A draining server takes no new blocks
-//! and its blocks move to others; drained, it remains in the pool as an empty entry. The first server cannot
+//! and its blocks move to others; drained, it keeps its number and need not be there. The first server cannot
 //! be drained: it has the pool's tables and the roots.
 //!
 //! What other processes own, they move at their next look ([`crate::Index::follow`]). This process waits for that.
@@ -176,10 +176,11 @@ impl Cluster {
     }
 
     /// Takes a draining or drained memory server back into use. No index may be open, and no other process
-    /// attached.
+    /// attached. One that was drained may have lost its memory.
     ///
     /// # Errors
-    /// [`Error::Pool`] if there is no such server; [`Error::IndexesOpen`]; [`Error::NotAlone`].
+    /// [`Error::Pool`] if there is no such server, or it was not there when the pool was opened; [`Error::IndexesOpen`];
+    /// [`Error::NotAlone`].
     pub fn readmit_memory_server(&self, server: MemoryServerId) -> Result<()> {
         const WHAT: &str = "taking a memory server into use again";
         let shared = &self.shared;
@@ -191,12 +192,26 @@ impl Cluster {
         let _lock = shared.fabric.lock_exclusive(shared.config.patience())?;
         shared.with_endpoint(|ep| {
             shared.check_alone(ep, WHAT)?;
-            Ok(block_on(ep, shared.pool.readmit_server(ep, server))?)
+            block_on(ep, shared.pool.learn(ep))?;
+            if shared.pool.server_state(server)? == ServerState::Drained {
+                shared.fabric.take_back(server)?;
+            }
+            block_on(ep, shared.pool.readmit_server(ep, server))?;
+            self.store_addresses(ep);
+            Ok(())
         })
     }
 
+    /// Stores the ring of the addresses, as the members are now. The caller keeps other processes from attaching.
+    fn store_addresses(&self, ep: &AnyEndpoint) {
+        let shared = &self.shared;
+        let addresses = if shared.fabric.has_copies() { Vec::new() } else { shared.fabric.addresses() };
+        // They are for processes that are told only some of the servers; the next one that is told all stores them if this fails.
+        let _ = block_on(ep, shared.pool.set_addresses(ep, &addresses));
+    }
+
     /// Moves everything on a memory server to the others and takes the server out of use, while sessions
-    /// continue. Reports to `progress` from time to time, which may stop this. What other processes own, they move when they
+    /// continue. Then it may be switched off, and the pool is opened without it. Reports to `progress` from time to time, which may stop this. What other processes own, they move when they
     /// [look](crate::Index::follow), as compute servers do; this process waits as long as something moves within each deadline.
     /// No index can be opened or created in this process meanwhile.
     ///
@@ -249,6 +264,9 @@ impl Cluster {
                 Err(Error::PartitionOwned { .. } | Error::Pool(PoolError::NotEmpty { .. }))
                     if is_complete && self.leave_to_the_dead(ep, server, &before, &mut waits)? => {}
                 finished => finished?,
+            }
+            if let Ok(_lock) = shared.fabric.lock_exclusive(shared.config.patience()) {
+                self.store_addresses(ep);
             }
             Ok(drained)
         })

@@ -34,6 +34,7 @@ impl Index {
     ) -> Result<u64> {
         let pool = &self.shared.pool;
         block_on(ep, pool.learn(ep))?;
+        servers.forget_drained(ep)?;
         let all = (0..pool.servers() as u16).map(MemoryServerId);
         let is_draining =
             |server: &MemoryServerId| matches!(pool.server_state(*server), Ok(ServerState::Draining));

@@ -51,6 +51,16 @@ impl Servers {
         Ok(done)
     }
 
+    /// Forgets old addresses on memory servers that the pool has drained, which may be switched off.
+    pub fn forget_drained(&self, ep: &AnyEndpoint) -> Result<()> {
+        with_layout!(&self.trees, |trees| {
+            for tree in trees.iter().flatten() {
+                with_ctx(ep, tree, |ctx| Ok(block_on(ep, pando_dex::forget_drained(tree, ctx))?))?;
+            }
+        });
+        Ok(())
+    }
+
     /// Whether there is nothing of these compute servers on a memory server that the pool drains, for good: not even what a log
     /// would bring back.
     pub fn has_left(

@@ -88,6 +88,10 @@ impl Endpoint for AnyEndpoint {
         on_either!(self, ep => ep.expect_appends(at, len));
     }
 
+    fn set_in_use(&self, server: MemoryServerId, is_in_use: bool) {
+        on_either!(self, ep => ep.set_in_use(server, is_in_use));
+    }
+
     #[inline]
     async fn write_unlocking(&self, at: GlobalAddr, from: PageBuf) -> Result<PageBuf> {
         await_either!(self, ep => ep.write_unlocking(at, from))

@@ -9,7 +9,7 @@ use std::collections::btree_map::Entry;
 
 use pando_fabric::{Endpoint, Fabric, RegionInfo};
 use pando_fabric_net::{Finder, TcpFabric};
-use pando_pool::{RegionPlace, next_of_region, place_of_region};
+use pando_pool::{RegionPlace, drained_servers, next_of_region, place_of_region};
 use pando_rt::block_on;
 
 use super::tcp_config;
@@ -20,7 +20,7 @@ use crate::options::Config;
 #[derive(Default)]
 pub(super) struct Found {
     /// The pool's memory servers as far as they are known, in their order, followed by the named servers that
-    /// belong to no pool; `None` if the known ones have gaps.
+    /// belong to no pool; `None` if the known ones have gaps. A drained server that was not found has an empty address.
     pub whole: Option<Vec<String>>,
     /// Servers that were not found, one sentence each.
     pub missed: Vec<String>,
@@ -67,11 +67,26 @@ pub(super) fn find<E: Endpoint>(
             }
         }
     }
-    let whole = servers.keys().copied().eq(0..servers.len()).then(|| {
-        let of_none = addresses.iter().zip(places).filter(|(_, place)| place.is_none());
-        servers.into_values().chain(of_none.map(|(address, _)| address.clone())).collect()
+    // What there is, in the order of the numbers; of a server that is drained, nothing need be.
+    let (count, drained) = match servers.get(&0) {
+        Some(home) => drained_servers_at(config, home, seed)?,
+        None => (0, Vec::new()),
+    };
+    let count = servers.keys().last().map_or(0, |last| last + 1).max(count);
+    let place = |number| servers.get(&number).cloned().or(drained.contains(&number).then(String::new));
+    let whole = (0..count).map(place).collect::<Option<Vec<String>>>().map(|whole| {
+        let of_none = addresses.iter().zip(places);
+        let of_none = of_none.filter(|(address, place)| place.is_none() && !address.is_empty());
+        whole.into_iter().chain(of_none.map(|(address, _)| address.clone())).collect()
     });
     Ok(Found { whole, missed })
+}
+
+/// Number of the memory servers of the pool whose first is at `home`, and those that are drained.
+fn drained_servers_at(config: &Config, home: &str, seed: u64) -> Result<(usize, Vec<usize>)> {
+    let fabric = TcpFabric::connect(tcp_config(config, &[home.to_owned()]))?;
+    let (ep, region) = (fabric.endpoint(seed)?, fabric.regions()[0]);
+    Ok(block_on(&ep, drained_servers(&ep, region))?)
 }
 
 /// Pool and number of the server at `address`, and the address of the next one.

@@ -188,6 +188,14 @@ impl AnyFabric {
         }
     }
 
+    /// Prepares a drained memory server elsewhere for use.
+    pub fn take_back(&self, server: MemoryServerId) -> Result<()> {
+        match self.connections() {
+            Some(connections) if !self.has_copies() => Ok(connections.take_back(server)?),
+            _ => Ok(()),
+        }
+    }
+
     /// Longest time after which a verb takes effect that failed, or whose future was dropped.
     pub fn verbs_take_ns(&self) -> u64 {
         self.connections().map_or(0, |connections| connections.deadline().as_nanos() as u64)
@@ -321,15 +329,52 @@ fn open_elsewhere(
 }
 
 /// Attaches to the servers at `addresses`. If these are only some servers of an existing pool, or all of them in
-/// another order, finds the complete list.
+/// another order, finds the complete list. Servers that are drained need not answer.
 fn attach_to_all(
     config: &Config,
     addresses: &[String],
     seed: u64,
     attach: impl Fn(&AnyFabric, &AnyEndpoint, bool) -> Result<Pool>,
 ) -> Result<(AnyFabric, Pool)> {
+    match connect(config, addresses) {
+        Ok(fabric) => attach_or_find(config, fabric, addresses, seed, attach),
+        Err(error) => match without_silent(config, addresses, seed) {
+            Some((fabric, rest)) => attach_or_find(config, fabric, &rest, seed, attach).map_err(|_| error),
+            None => Err(error),
+        },
+    }
+}
+
+/// The servers at `addresses` without the address of those that do not answer, if there is a pool.
+fn without_silent(config: &Config, addresses: &[String], seed: u64) -> Option<(AnyFabric, Vec<String>)> {
+    if !may_be_part(config) {
+        return None;
+    }
+    let looks = addresses.iter().map(|address| find_servers::look(config, address, seed).ok());
+    let looks: Vec<_> = looks.collect();
+    let has_pool = looks.iter().flatten().any(|(place, _)| place.is_some());
+    let is_silent = |look: &Option<_>| look.is_none();
+    if !has_pool || !looks.iter().any(is_silent) {
+        return None;
+    }
+    // The others keep their places. Memory server 0 is always there, so without the first one the list is in another order.
+    let keeps_places = !is_silent(&looks[0]);
+    let rest = addresses.iter().zip(&looks).filter_map(|(address, look)| match is_silent(look) {
+        false => Some(address.clone()),
+        true => keeps_places.then(String::new),
+    });
+    let rest: Vec<String> = rest.collect();
+    Some((connect(config, &rest).ok()?, rest))
+}
+
+fn attach_or_find(
+    config: &Config,
+    fabric: AnyFabric,
+    addresses: &[String],
+    seed: u64,
+    attach: impl Fn(&AnyFabric, &AnyEndpoint, bool) -> Result<Pool>,
+) -> Result<(AnyFabric, Pool)> {
     // 1. Attach to the servers named.
-    let fabric = connect(config, addresses)?;
     let ep = fabric.endpoint(seed)?;
     let (servers, opened) = match attach(&fabric, &ep, true) {
         // A server that is named twice would be taken for one that may join.
@@ -351,11 +396,10 @@ fn attach_to_all(
         Err(error) => Some(Error::Pool(error)),
     };
     let places = places?;
-    // 3. Search for servers that were not named. The list of a new pool must be complete.
-    let may_be_part = matches!(config.create, Create::Never | Create::IfMissing);
+    // 3. Search for servers that were not named.
     let found = match wrong {
         Some(Wrong::Contradictory(_)) => Found::default(),
-        _ if !may_be_part => Found::default(),
+        _ if !may_be_part(config) => Found::default(),
         _ => find_servers::find(config, &ep, addresses, &places, seed)?,
     };
     // 4. Attach to the complete list.
@@ -375,6 +419,11 @@ fn attach_to_all(
             Error::WrongServers([&[sentence.to_owned()], &found.missed[..]].concat().join("; "))
         }
     })
+}
+
+/// Whether the servers named may be only some of those of the pool. The list of a new pool must be complete.
+fn may_be_part(config: &Config) -> bool {
+    matches!(config.create, Create::Never | Create::IfMissing)
 }
 
 /// Attaches. If `all_named` and the pool is opened for writing, stores the servers' addresses in the pool.
@@ -547,8 +596,17 @@ fn attach_at(config: &Config, path: &Path, seed: u64) -> Result<(ShmFabric, Pool
     let fabric = ShmFabric::open(path, !changes)?;
     let ep = fabric.endpoint(seed)?;
     let _lock = if changes { Some(fabric.lock_exclusive()?) } else { None };
-    let pool = attach(&ep, attach_options(config).mode(config.mode()))?;
+    let pool =
+        attach(&ep, attach_options(config).mode(config.mode())).map_err(|error| missing(path, error))?;
     Ok((fabric, pool))
+}
+
+/// Names the file that is missing.
+fn missing(path: &Path, error: PoolError) -> Error {
+    match error {
+        PoolError::NoRegion { server } => ShmFabric::missing(path, server).into(),
+        error => error.into(),
+    }
 }
 
 /// Attaches for repair to the pool that `config` describes; `None` if it is in use.
@@ -562,7 +620,11 @@ pub(crate) fn open_for_repair(config: &Config, seed: u64) -> Result<Option<(AnyF
             Some(connections) => attach_options_elsewhere(config, connections),
             None => attach_options(config),
         };
-        Ok(attach(ep, options.mode(AttachMode::Repair))?)
+        let attached = attach(ep, options.mode(AttachMode::Repair));
+        match &config.place {
+            Place::At(path) => attached.map_err(|error| missing(path, error)),
+            _ => Ok(attached?),
+        }
     };
     let attached = match &config.place {
         Place::Embedded => return Ok(None),
@@ -634,6 +696,7 @@ fn remove_replaceable(path: &Path, seed: u64) -> Result<()> {
             | PoolError::VersionMismatch { .. }
             | PoolError::DamagedSuperblock { .. }
             | PoolError::ForeignRegion { .. }
+            | PoolError::NoRegion { .. }
             | PoolError::WrongServers { .. },
         ) => remove_files(path),
         Err(error) => Err(error.into()),

@@ -25,13 +25,17 @@ fn value(n: u64) -> Vec<u8> {
 
 /// Creates an index of long and short values, and another one of integers, on all memory servers.
 fn load(cluster: &Cluster, keys: u64) {
-    let index = cluster.create_index("bytes", &IndexOptions::bytes().subtree_level(1)).expect("new");
-    let entries: BTreeMap<_, _> = (0..keys).map(|n| (key(n), value(n))).collect();
-    let entries: Vec<_> = entries.into_iter().collect();
-    index.bulk_load(&entries[..], &BulkOptions::default()).expect("room");
+    load_bytes(cluster, "bytes", keys);
     let integers = cluster.create_index("integers", &IndexOptions::integers()).expect("new");
     let session = integers.integers().expect("open");
     (0..keys).for_each(|n| assert!(!session.put(n, n).expect("room")));
+}
+
+fn load_bytes(cluster: &Cluster, name: &str, keys: u64) {
+    let index = cluster.create_index(name, &IndexOptions::bytes().subtree_level(1)).expect("new");
+    let entries: BTreeMap<_, _> = (0..keys).map(|n| (key(n), value(n))).collect();
+    let entries: Vec<_> = entries.into_iter().collect();
+    index.bulk_load(&entries[..], &BulkOptions::default()).expect("room");
 }
 
 fn check(cluster: &Cluster, keys: u64) {
@@ -261,7 +265,7 @@ fn one_memory_server_elsewhere_finds_the_others() {
 }
 
 /// Two owners, each with connections of its own, do what another process wants while they work: they use a memory server that
-/// joins, spread over all of them, and leave one; with logs, too.
+/// joins, spread over all of them, and leave two, which are switched off at once; with logs, too.
 #[test]
 fn owners_use_a_server_that_joins_and_leave_one_while_they_work() {
     [Durability::Off, Durability::Process].into_iter().for_each(owners_follow);
@@ -270,7 +274,7 @@ fn owners_use_a_server_that_joins_and_leave_one_while_they_work() {
 fn owners_follow(durability: Durability) {
     const KEYS: u64 = 6_000;
     let start = |_| MemoryServer::start(&MemoryServerConfig::new("127.0.0.1:0").size(BYTES)).expect("a port");
-    let servers: Vec<MemoryServer> = (0..4).map(start).collect();
+    let mut servers: Vec<MemoryServer> = (0..4).map(start).collect();
     let addresses: Vec<String> = servers.iter().map(|server| server.addr().to_string()).collect();
     let config = |named: &[usize]| Config::tcp(named.iter().map(|&at| &addresses[at][..])).cache(1 << 20);
     let cluster = Cluster::open(config(&[0, 1, 2]).create(Create::New)).expect("new");
@@ -315,7 +319,9 @@ fn owners_follow(durability: Durability) {
         asking.spread_indexes(|_| Continue(())).expect("they do it");
         asking.drain_memory_server(MemoryServerId(1), |_| Continue(())).expect("they leave it");
         assert_eq!(state_of(&asking, 1), (ServerState::Drained, 0));
+        drop(servers.remove(1));
         asking.drain_memory_server(MemoryServerId(2), |_| Continue(())).expect("and the other one");
+        drop(servers.remove(1));
         let (state, bytes) = state_of(&asking, 3);
         assert!(state == ServerState::Active && bytes > 0, "{state:?} {bytes}");
         over.store(true, Relaxed);
@@ -327,8 +333,87 @@ fn owners_follow(durability: Durability) {
         assert_eq!(cluster.memory_server_addresses(), addresses);
         cluster.close().expect("closes");
     }
-    let report = Cluster::open(config(&[0])).expect("opens").check().expect("at rest");
-    assert!(report.is_clean(), "{:?}", report.violations);
+    for named in [&[0][..], &[3], &[0, 1, 2, 3], &[1, 3]] {
+        let cluster = Cluster::open(config(named)).expect("without those that are drained");
+        let report = cluster.check().expect("at rest");
+        assert!(report.is_clean(), "{:?}", report.violations);
+        cluster.close().expect("closes");
+    }
+}
+
+/// A drained memory server is switched off, and the pool grows without it. It comes back with nothing in its memory.
+#[test]
+fn a_drained_server_may_be_switched_off_and_come_back() {
+    let start = |at: &str| MemoryServer::start(&MemoryServerConfig::new(at).size(BYTES)).expect("a port");
+    let mut servers: Vec<MemoryServer> = (0..4).map(|_| start("127.0.0.1:0")).collect();
+    let addresses: Vec<String> = servers.iter().map(|server| server.addr().to_string()).collect();
+    let config = |named: &[usize]| Config::tcp(named.iter().map(|&at| &addresses[at][..])).cache(1 << 20);
+    let cluster = Cluster::open(config(&[0, 1, 2]).create(Create::New)).expect("new");
+    load(&cluster, 5_000);
+    for server in [1, 2] {
+        cluster.drain_memory_server(MemoryServerId(server), |_| Continue(())).expect("room elsewhere");
+    }
+    drop(servers.drain(1..3));
+    // Who has it open goes on, and others open it, whatever they name of it.
+    check(&cluster, 5_000);
+    for named in [&[0][..], &[0, 1, 2], &[0, 2]] {
+        let cluster = Cluster::open(config(named)).expect("without those that are drained");
+        assert_eq!(cluster.memory_server_addresses(), [&addresses[0], "", ""], "{named:?}");
+        cluster.close().expect("closes");
+    }
+    cluster.close().expect("closes");
+    let cluster = Cluster::open(config(&[0, 3])).expect("with one that may join");
+    assert_eq!(cluster.add_memory_server(BYTES).expect("it joins"), MemoryServerId(3));
+    assert!(cluster.spread_indexes(|_| Continue(())).expect("no error") > 0);
+    let again = cluster.readmit_memory_server(MemoryServerId(1)).expect_err("it is not there");
+    assert!(matches!(&again, Error::Pool(PoolError::NotThere { .. })), "{again}");
+    cluster.close().expect("closes");
+    servers.push(start(&addresses[1]));
+    let cluster = Cluster::open(config(&[3, 1, 0])).expect("in any order");
+    assert_eq!(state_of(&cluster, 1), (ServerState::Drained, 0));
+    let again = cluster.readmit_memory_server(MemoryServerId(1)).expect_err("it is not known where it is");
+    assert!(matches!(&again, Error::Pool(PoolError::NotThere { .. })), "{again}");
+    cluster.close().expect("closes");
+    let cluster = Cluster::open(config(&[0, 1, 2, 3])).expect("with an empty one");
+    cluster.readmit_memory_server(MemoryServerId(1)).expect("nobody has an index open");
+    assert_eq!(state_of(&cluster, 1), (ServerState::Active, 0));
+    load_bytes(&cluster, "more", 5_000);
+    assert!(state_of(&cluster, 1).1 > 100_000);
+    check(&cluster, 5_000);
+    cluster.close().expect("closes");
+    let cluster = Cluster::open(config(&[3])).expect("it finds the others");
+    assert_eq!(cluster.memory_server_addresses(), [&addresses[0], &addresses[1], "", &addresses[3]]);
+    check(&cluster, 5_000);
+    cluster.close().expect("closes");
+}
+
+#[test]
+fn the_file_of_a_drained_server_may_be_removed() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = directory.path().join("pool");
+    let file = |server: usize| path.join(format!("server-{server}.pando"));
+    let config = || Config::at(&path).memory_servers(4).memory(BYTES).cache(1 << 20);
+    let cluster = Cluster::open(config().create(Create::New)).expect("new");
+    load(&cluster, 5_000);
+    for server in [1, 3] {
+        cluster.drain_memory_server(MemoryServerId(server), |_| Continue(())).expect("room elsewhere");
+    }
+    cluster.close().expect("closes");
+    [1, 3].into_iter().for_each(|server| std::fs::remove_file(file(server)).expect("removed"));
+    let cluster = Cluster::open(config()).expect("without those that are drained");
+    check(&cluster, 5_000);
+    cluster.close().expect("closes");
+    let cluster = Cluster::open(config()).expect("without those that are drained");
+    assert_eq!(cluster.add_memory_server(BYTES).expect("room"), MemoryServerId(4));
+    let again = cluster.readmit_memory_server(MemoryServerId(3)).expect_err("its file is gone");
+    assert!(matches!(&again, Error::Pool(PoolError::NotThere { .. })), "{again}");
+    cluster.close().expect("closes");
+    let cluster = Cluster::open(config().read_only(true)).expect("there");
+    check(&cluster, 5_000);
+    cluster.close().expect("closes");
+    std::fs::rename(file(2), directory.path().join("elsewhere")).expect("renamed");
+    let missing = Cluster::open(config()).expect_err("it is in use");
+    assert!(missing.to_string().ends_with("server-2.pando: this part of the pool is missing"), "{missing}");
 }
 
 #[test]
