@@ -30,7 +30,7 @@ pub enum PoolCommand {
     MoveBoundary(MoveBoundaryArgs),
     /// Take one more memory server into use, or one that was drained again
     AddServer(AddServerArgs),
-    /// Move all that is on a memory server to the others, and take it out of use
+    /// Move all that is on a memory server to the others, and take it out of use, so that it may be switched off
     DrainServer(DrainServerArgs),
     /// Move parts of indexes from full memory servers to empty ones
     Spread(SpreadArgs),
@@ -52,7 +52,7 @@ pub struct AddServerArgs {
     /// Bytes of the memory server; its file is sparse [default: as many as the first has]
     #[arg(long, value_name = "SIZE", value_parser = parse_size, conflicts_with = "again")]
     size: Option<u64>,
-    /// Take this memory server into use again, which was drained
+    /// Take this memory server into use again, which was drained; its memory may be lost meanwhile
     #[arg(long, value_name = "N")]
     again: Option<u16>,
     /// Move parts of all indexes there
@@ -145,7 +145,7 @@ fn spread(cluster: &pando::Cluster, interrupt: &Interrupt) -> Result<u64, Failur
 
 fn drain_server(args: &DrainServerArgs, interrupt: &Interrupt) -> Result<(), Failure> {
     let server = MemoryServerId(args.server);
-    let drained = pool::with_cluster(pool::existing(&args.pool)?, |cluster| {
+    let (drained, is_elsewhere) = pool::with_cluster(pool::existing(&args.pool)?, |cluster| {
         let state =
             |servers: Vec<ServerUsage>| servers.iter().find(|of| of.server == server).map(|of| of.state);
         if state(cluster.memory_servers()?) == Some(ServerState::Drained) {
@@ -162,14 +162,17 @@ fn drain_server(args: &DrainServerArgs, interrupt: &Interrupt) -> Result<(), Fai
             interrupt.flow()
         });
         bar.finish_and_clear();
-        drained.map_err(|error| pool::needs_partitions("draining a memory server", error))
+        let drained = drained.map_err(|error| pool::needs_partitions("draining a memory server", error))?;
+        let has_copies = cluster.stats()?.copies.is_some();
+        Ok((drained, !has_copies && !cluster.memory_server_addresses().is_empty()))
     })?;
+    let may = if is_elsewhere { " and may be switched off" } else { "" };
     let (nodes, values) = (units::count(drained.nodes), units::count(drained.values));
     match drained.nodes + drained.values {
         // There was nothing, or the owners of it are other processes.
-        0 => say(format_args!("memory server {server} is drained")),
+        0 => say(format_args!("memory server {server} is drained{may}")),
         _ => say(format_args!(
-            "memory server {server} is drained; {nodes} nodes and {values} long values moved"
+            "memory server {server} is drained{may}; {nodes} nodes and {values} long values moved"
         )),
     }
 }

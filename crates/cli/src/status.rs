@@ -50,7 +50,8 @@ struct OneIndex {
 
 /// State of the pool.
 struct Inside {
-    /// Addresses of its memory servers, named or found; empty for a pool in files.
+    /// Addresses of its memory servers, named or found; none for a pool in files, and an empty one for a drained server that is
+    /// not there.
     addresses: Vec<String>,
     servers: Vec<ServerUsage>,
     copies: Option<Copies>,
@@ -64,6 +65,11 @@ impl Inside {
         let is_lost = |partition: &Partition| matches!(partition.owner, PartitionOwner::Lost(_));
         let has_lost = |index: &OneIndex| index.partitions.iter().any(is_lost);
         self.attached.iter().all(|process| process.is_alive) && !self.indexes.iter().any(has_lost)
+    }
+
+    /// Number of the memory server at `address`.
+    fn place(&self, address: &str) -> Option<usize> {
+        self.addresses.iter().position(|known| known == address)
     }
 
     /// Whether that is so, and all copies are there that should be.
@@ -87,19 +93,18 @@ pub fn run(args: &StatusArgs) -> Result<(), Failure> {
         None => Vec::new(),
     };
     let is_missing = |server: &Reached| server.found.is_err();
-    let is_member =
-        |server: &Reached| server.found.as_ref().is_ok_and(|found| found.condition.member.is_some());
-    // Where others have copies, the pool does without those that are missing.
-    let inside = match reached.iter().any(is_missing) && !reached.iter().any(is_member) {
-        false => look(pool::existing(&args.pool)?, &access),
-        true => Err("not all memory servers can be reached".to_owned()),
-    };
-    if let Ok(Inside { addresses, .. }) = &inside {
-        let place = |address: &String| addresses.iter().position(|known| known == address);
-        let is_asked = |address: &String| reached.iter().any(|server| server.address == *address);
-        let others: Vec<String> = addresses.iter().filter(|address| !is_asked(address)).cloned().collect();
-        reached.extend(reach(&others, &access));
-        reached.sort_by_key(|server| place(&server.address));
+    // The pool does without those that are missing where others have copies, and if they are drained.
+    let inside =
+        look(pool::existing(&args.pool)?, &access).map_err(|error| match reached.iter().any(is_missing) {
+            false => error,
+            true => "not all memory servers can be reached".to_owned(),
+        });
+    if let Ok(inside) = &inside {
+        reached.retain(|server| !is_missing(server) || inside.place(&server.address).is_some());
+        let is_asked = |address: &&String| reached.iter().any(|server| server.address == **address);
+        let others = inside.addresses.iter().filter(|address| !address.is_empty() && !is_asked(address));
+        reached.extend(reach(&others.cloned().collect::<Vec<_>>(), &access));
+        reached.sort_by_key(|server| inside.place(&server.address));
     }
     let is_reached = !reached.iter().any(is_missing);
     let status = Status { pool: args.pool.pool.clone(), reached, inside };

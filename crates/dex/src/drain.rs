@@ -11,15 +11,13 @@
 //! its bytes. A node that others may remember is marked as moved before its block is freed. An operation that
 //! reaches an old copy of a shared node reads the mark, or finds it under the lock, and refreshes the shared
 //! nodes on its path. So old copies need not be found before the old node is freed. Once the server is drained,
-//! each compute server forgets them ([`forget_drained`]); an operation that still has one restarts.
-
-use std::sync::atomic::Ordering::Relaxed;
+//! each compute server forgets them ([`forget_drained`](crate::forget_drained)); an operation that still has one restarts.
 
 use pando_fabric::{Endpoint, GlobalAddr, MemoryServerId, join_all};
 use pando_pool::{Placement, PoolError, ServerState, ValueRef};
 
 use crate::change::{Change, Expected};
-use crate::descent::{fetch_many, refresh, walk};
+use crate::descent::{fetch_many, walk};
 use crate::error::{Attempt, DexError, Result, Retry};
 use crate::layout::{Layout, Side, Stored};
 use crate::node::Node;
@@ -117,53 +115,6 @@ pub async fn drain<L: Layout, E: Endpoint>(
     }
     free::free_left_behind(tree, ctx).await?;
     Ok(done)
-}
-
-/// Drops all copies that may lead to a memory server which the pool has drained, once for each such server that this process
-/// knows of. From then on it asks none of them, unless an operation still has an old address; that finds out and restarts.
-///
-/// # Errors
-/// Errors of verbs and of waits, after which it may be called again.
-pub async fn forget_drained<L: Layout, E: Endpoint>(tree: &Tree<L>, ctx: Ctx<'_, E>) -> Result<()> {
-    let drained = tree.pool.drained_servers();
-    if drained > tree.forgotten.load(Relaxed) {
-        forget_old_addresses(tree, ctx).await?;
-        tree.forgotten.fetch_max(drained, Relaxed);
-    }
-    Ok(())
-}
-
-/// Only copies of shared nodes lead to where their children were: an owned node is moved by its owner.
-async fn forget_old_addresses<L: Layout, E: Endpoint>(tree: &Tree<L>, ctx: Ctx<'_, E>) -> Result<()> {
-    refresh::drop_shared_copies(tree, ctx).await?;
-    let tries = RestartPolicy::default();
-    let mut ctx = ctx;
-    loop {
-        match refresh::refresh_root(tree, ctx).await {
-            Ok(()) => return Ok(()),
-            Err(Retry::Failed(error)) => return Err(error),
-            Err(retry) => ctx = tries.again(tree, ctx, retry, "the root").await?,
-        }
-    }
-}
-
-/// After an error of an operation that holds nothing: succeeds if the operation was led to a memory server that is drained, and
-/// is to be restarted.
-///
-/// # Errors
-/// The error that it was given.
-pub(crate) async fn forgive<L: Layout, E: Endpoint>(
-    tree: &Tree<L>,
-    ctx: Ctx<'_, E>,
-    error: DexError,
-) -> Result<()> {
-    let Some(server) = error.unreached() else { return Err(error) };
-    // Others may have drained it a moment ago.
-    let is_known = tree.pool.learn(ctx.ep).await.is_ok();
-    if !is_known || !tree.pool.has_drained(server) || forget_old_addresses(tree, ctx).await.is_err() {
-        return Err(error);
-    }
-    Ok(())
 }
 
 /// Moves the children of all nodes of level `above`. Returns `false` if `progress` ended that.

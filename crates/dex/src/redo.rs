@@ -13,7 +13,7 @@ use std::collections::BTreeSet;
 
 use pando_cache::sync::Word;
 use pando_fabric::defect::defect;
-use pando_fabric::{Endpoint, GlobalAddr, PageBuf, WORD, join_all};
+use pando_fabric::{Endpoint, GlobalAddr, MemoryServerId, PageBuf, WORD, join_all};
 use pando_log::{Change, Contents, Entry, PagePlan, Record, Rewrite, Span, persist_all, plan};
 use pando_pool::defect::OfReclaim;
 use pando_pool::lock::{unlock_word, unlocked_version};
@@ -37,7 +37,8 @@ pub struct Redone {
 const AT_ONCE: usize = 16;
 
 /// Brings the pages of an index to the end of its log and writes them. No process uses the index. Calls
-/// `progress` with the number of pages that are done, and of all.
+/// `progress` with the number of pages that are done, and of all. Pages on memory servers that are not `in_use`, since they are
+/// drained, moved after the log was written, and are left out.
 ///
 /// # Errors
 /// [`DexError::Corrupt`]; [`DexError::Log`] for a damaged log; errors of the fabric.
@@ -45,13 +46,15 @@ pub async fn redo<L: Layout, E: Endpoint>(
     ep: &E,
     layout: L,
     contents: &Contents,
+    in_use: impl Fn(MemoryServerId) -> bool,
     progress: impl Fn(u64, u64),
 ) -> Result<Redone> {
     let mut redone = Redone::default();
     persist_all(ep).await?;
     let mut rewrite = Rewrite::begin(ep, contents).await?;
     let is_left = |image: &[u8], left: Span<'_>| is_left(layout, image, left);
-    let pages: Vec<_> = plan(contents, is_left)?.into_iter().collect();
+    let pages = plan(contents, is_left)?.into_iter();
+    let pages: Vec<_> = pages.filter(|(addr, _)| in_use(addr.server())).collect();
     for group in pages.chunks(AT_ONCE) {
         progress(redone.pages, pages.len() as u64);
         redone.pages += group.len() as u64;
@@ -127,6 +130,9 @@ pub async fn mark_linked<L: Layout, E: Endpoint>(
         match pool.visit_value_blocks(ep, value, |addr, bytes| blocks.push((addr, bytes))).await {
             // It was replaced by another one since.
             Ok(()) | Err(PoolError::ValueChanged { .. } | PoolError::Corrupt { .. }) => {}
+            // It is elsewhere now.
+            Err(PoolError::Fabric(error))
+                if error.unreached().is_some_and(|server| pool.has_drained(server)) => {}
             Err(error) => return Err(error.into()),
         }
     }

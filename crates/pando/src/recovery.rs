@@ -71,7 +71,7 @@ fn redo_all(shared: &Shared, ep: &AnyEndpoint) -> Result<Recovery> {
         let Some(record) = records.iter().find(names_it) else { continue };
         let pages = |done, total| shared.config.report_recovery(RecoveryProgress::Pages { done, total });
         let contents = logs::read_to_redo(ep, logs::read_space(ep, &place)?)?;
-        let log = redo::redo(ep, contents, record, pages)?;
+        let log = redo::redo(shared, ep, contents, record, pages)?;
         recovery.add(&log);
         redone.push(log);
         indexes.insert(record.id);

@@ -1,6 +1,6 @@
 //! Memory servers that join or leave a pool in use.
 //!
-//! Memory server 0 stores the membership: the number of servers that joined since the pool was formatted, two
+//! Memory server 0 stores the membership (`states.rs`): the number of servers that joined since the pool was formatted, two
 //! bits of state per server, and an epoch that every change raises last. All changes are made under the
 //! catalog lock.
 //!
@@ -22,11 +22,11 @@
 use std::sync::atomic::{AtomicBool, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
 
 use pando_fabric::defect::defect;
-use pando_fabric::{Endpoint, GlobalAddr, MAX_SERVERS, MemoryServerId, RegionInfo};
+use pando_fabric::{Endpoint, GlobalAddr, MemoryServerId, RegionInfo};
 
 use crate::defect::Defect;
 use crate::error::{PoolError, Result};
-use crate::io::{read_words, until_answered};
+use crate::io::until_answered;
 use crate::layout::{
     Descriptor, EPOCH_AT, Geometry, JOINED_AT, LARGEST_AT, STATES_AT, STATES_MAX, Superblock,
 };
@@ -34,70 +34,7 @@ use crate::pool::{
     Inner, Pool, Server, format_region, is_of_another_pool, no_space, read_superblock_of, superblock_beside,
 };
 use crate::process::AttachSlot;
-
-/// State of a memory server in the pool.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u8)]
-pub enum ServerState {
-    /// Takes new blocks.
-    Active = 0,
-    /// Takes no new blocks; its blocks will move to other servers.
-    Draining = 1,
-    /// Takes no new blocks, holds none, and need not be there.
-    Drained = 2,
-}
-
-/// States in one word.
-const PER_WORD: usize = 32;
-
-impl ServerState {
-    fn from_bits(bits: u64) -> Option<Self> {
-        match bits & 3 {
-            0 => Some(Self::Active),
-            1 => Some(Self::Draining),
-            2 => Some(Self::Drained),
-            _ => None,
-        }
-    }
-}
-
-/// What memory server 0 says of all of them.
-pub(crate) struct Membership {
-    epoch: u64,
-    pub servers: usize,
-    /// As [`LARGEST_AT`] has it.
-    largest: u64,
-    states: Vec<u64>,
-}
-
-impl Membership {
-    /// Reads it from memory server 0, which is reached as `home`, of a pool that was formatted with this number of servers.
-    pub async fn read<E: Endpoint>(ep: &E, home: MemoryServerId, formatted: usize) -> Result<Self> {
-        let at = |offset| GlobalAddr::new(home, offset);
-        // A change raises the epoch last, so the states are at least as new.
-        let words = read_words(ep, at(EPOCH_AT), 4).await?;
-        let servers = formatted.saturating_add(words[1] as usize);
-        if servers > MAX_SERVERS {
-            let reason = "it says that more memory servers joined than there can be";
-            return Err(PoolError::DamagedSuperblock { server: home, reason });
-        }
-        let states = read_words(ep, at(STATES_AT), servers.min(STATES_MAX).div_ceil(PER_WORD)).await?;
-        Ok(Self { epoch: words[0], servers, largest: words[3], states })
-    }
-
-    fn state(&self, number: usize) -> Result<ServerState> {
-        let word = self.states.get(number / PER_WORD).copied().unwrap_or(0);
-        let corrupt =
-            || PoolError::Corrupt { addr: state_word(number), reason: "this is no state of a server" };
-        ServerState::from_bits(word >> (2 * (number % PER_WORD))).ok_or_else(corrupt)
-    }
-
-    /// Size of the largest block of the pool, if the server is drained and need not be there.
-    pub fn largest_if_drained(&self, number: usize) -> Result<Option<u64>> {
-        let is_drained = self.state(number)? == ServerState::Drained;
-        Ok((is_drained && self.largest.is_power_of_two()).then_some(self.largest))
-    }
-}
+use crate::states::{Membership, ServerState, state_word};
 
 /// Number of memory servers of the pool whose memory server 0 is reached as that of `home`, and those of them that are drained and
 /// need not be there.
@@ -484,8 +421,7 @@ impl Pool {
                 format!("only the first {STATES_MAX} memory servers can join or leave a pool in use");
             return Err(PoolError::InvalidOptions { reason });
         }
-        let (word, shift) = (ep.read_word(word_at).await?, 2 * (number % PER_WORD));
-        let word = word & !(3 << shift) | (state as u64) << shift;
+        let word = state.put_into(ep.read_word(word_at).await?, number);
         until_answered(ep, self.deadline(ep), async || Ok(ep.write_word(word_at, word).await?)).await
     }
 
@@ -526,10 +462,6 @@ impl Drop for Learning<'_> {
 
 fn at(offset: u64) -> GlobalAddr {
     GlobalAddr::new(MemoryServerId(0), offset)
-}
-
-fn state_word(number: usize) -> GlobalAddr {
-    at(STATES_AT + (number / PER_WORD * 8) as u64)
 }
 
 /// Region of server `number`, which another process may have added a moment ago.

@@ -27,8 +27,8 @@ use crate::layout::{
     Superblock,
 };
 use crate::lock::LeftLocks;
-use crate::membership::Membership;
 use crate::process::{AttachSlot, MAX_ATTACHED, ProcessIdentity};
+use crate::states::Membership;
 
 /// Options for formatting a pool.
 #[derive(Clone)]

@@ -10,9 +10,9 @@ use crate::classes::{CLASSES, size_of_class};
 use crate::error::Result;
 use crate::io::{read_words, write_words};
 use crate::layout::Descriptor;
-use crate::membership::ServerState;
 use crate::pool::{Pool, Server};
 use crate::process::AttachSlot;
+use crate::states::ServerState;
 
 /// Use of one memory server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -61,7 +61,7 @@ fn member(member: &MemberCondition) -> String {
     said
 }
 
-fn memory_server(number: usize, Reached { address, found }: &Reached) -> String {
+fn memory_server(number: &str, Reached { address, found }: &Reached) -> String {
     let said = match found {
         Ok(MemoryServerFound { bytes, condition, .. }) => {
             units::size(*bytes) + &condition.member.as_ref().map_or_else(String::new, member)
@@ -69,6 +69,29 @@ fn memory_server(number: usize, Reached { address, found }: &Reached) -> String 
         Err(reason) => format!("CANNOT BE REACHED: {reason}"),
     };
     format!("  memory server {number} at {address}: {said}")
+}
+
+/// All memory servers elsewhere; those that are not there are drained.
+fn memory_servers(status: &Status) -> Vec<String> {
+    let named: Vec<&str> = status.reached.iter().map(|server| &*server.address).collect();
+    let (addresses, of_pool) = match &status.inside {
+        // Of those with copies, all belong to the pool.
+        Ok(Inside { addresses, copies: Some(_), .. }) => {
+            (addresses.iter().map(|at| &**at).collect(), usize::MAX)
+        }
+        Ok(inside) => (inside.addresses.iter().map(|at| &**at).collect(), inside.servers.len()),
+        Err(_) => (named, usize::MAX),
+    };
+    let line = |(place, address): (usize, &&str)| match status
+        .reached
+        .iter()
+        .find(|server| server.address == **address)
+    {
+        None => format!("  memory server {place}: drained, and not there"),
+        Some(server) if place < of_pool => memory_server(&place.to_string(), server),
+        Some(server) => memory_server("of no pool", server),
+    };
+    addresses.iter().enumerate().map(line).collect()
 }
 
 fn index(OneIndex { info, partitions, log_used }: &OneIndex) -> String {
@@ -85,7 +108,7 @@ fn index(OneIndex { info, partitions, log_used }: &OneIndex) -> String {
 pub(super) fn text(status: &Status) -> String {
     let mut text = format!("pool {}\n", status.pool.display());
     let mut line = |line: String| writeln!(text, "{line}").expect("writing to a string does not fail");
-    status.reached.iter().enumerate().for_each(|(number, server)| line(memory_server(number, server)));
+    memory_servers(status).into_iter().for_each(&mut line);
     let inside = match &status.inside {
         Ok(inside) => inside,
         Err(reason) => {

@@ -10,10 +10,9 @@ use std::cell::{Cell, OnceCell};
 use pando_cache::CacheError;
 use pando_fabric::{Endpoint, outlined};
 
-use crate::drain;
 use crate::error::{Crowding, DexError, Result, Retry};
 use crate::layout::Layout;
-use crate::recovery::dead_holders;
+use crate::recovery::{dead_holders, drained};
 use crate::tree::patience::Patience;
 use crate::tree::{Ctx, Tree};
 
@@ -48,7 +47,7 @@ impl<'t> RestartPolicy<'t> {
     ) -> Result<Ctx<'s, E>> {
         match retry {
             Retry::Failed(error) => {
-                outlined(Box::pin(drain::forgive(tree, ctx, error))).await?;
+                outlined(Box::pin(drained::forgive(tree, ctx, error))).await?;
                 ctx.worker.counters().count_restart();
                 self.pause(tree, ctx, what).await
             }

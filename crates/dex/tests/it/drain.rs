@@ -249,7 +249,8 @@ fn run<L: Layout>(seed: u64, layout: L) -> u64 {
     };
     let (cluster, pools) = cluster(fabric, layout, &boundaries, level, apart, cache, tune);
     let server = MemoryServerId(draw.one_of(&[1, servers as u16 - 1]));
-    let (joins, ends) = (draw.one_of(&[false, true]), draw.one_of(&[false, true]));
+    let [is_over, has_ended] = [false; 2].map(Cell::new);
+    let (joins, ends) = (draw.one_of(&[false, true]), draw.one_of(&[None, Some(&has_ended)]));
     // Each compute server has one more thread, which drains.
     let (threads, slots) = (draw.one_of(&[1, 2]) * compute_servers, draw.one_of(&[1, 2, 4]));
     let clients: Vec<_> = (0..threads + compute_servers)
@@ -259,11 +260,9 @@ fn run<L: Layout>(seed: u64, layout: L) -> u64 {
         })
         .collect();
     let endpoints: Vec<_> = clients.iter().map(|client| client.ep.as_type::<SimEndpoint>()).collect();
-    let (is_over, left) = (Cell::new(false), Cell::new(compute_servers as usize));
-    let has_ended = Cell::new(false);
+    let left = Cell::new(compute_servers as usize);
     let moved = cluster.fabric.run(&endpoints, slots, |thread, slot| {
         let (cluster, clients, left, is_over) = (&cluster, &clients, &left, &is_over);
-        let ends = ends.then_some(&has_ended);
         async move {
             let Some(number) = (thread as u64).checked_sub(threads) else {
                 let owner = thread as u64 * u64::from(slots) + u64::from(slot);
@@ -273,7 +272,6 @@ fn run<L: Layout>(seed: u64, layout: L) -> u64 {
             if slot > 0 {
                 return 0;
             }
-            assert_eq!(cluster.trees.len(), compute_servers as usize);
             let (fabric, client) = (&cluster.fabric, &clients[thread]);
             let moved = drain(fabric, client, number as usize, server, joins, left, ends).await;
             is_over.set(true);

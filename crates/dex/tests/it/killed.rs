@@ -7,7 +7,7 @@
 //! of the changes of each slot the first ones are there. The index and all blocks are audited.
 //!
 //! In some runs the process has two compute servers, each with a log, and keys move between them all the time; in some, nodes,
-//! long values and logs move between memory servers, one of which is drained in each life.
+//! long values and logs move between memory servers, one of which is drained in each life, and ends if it gets so far.
 
 use std::cell::{Cell, RefCell};
 use std::pin::Pin;
@@ -27,7 +27,7 @@ use pando_fabric::sectors::Sectors;
 use pando_fabric::{DynEndpoint, Endpoint, Fabric, GlobalAddr, MemoryServerId};
 use pando_fabric_local::{LocalConfig, LocalFabric};
 use pando_log::{Blocks, Contents, Entered, Log, LogError, Options, Persistence, Shape, Space};
-use pando_pool::{AttachMode, AttachOptions, Placement, Pool, PoolOptions, ProcessIdentity};
+use pando_pool::{AttachMode, AttachOptions, Placement, Pool, PoolError, PoolOptions, ProcessIdentity};
 use pando_rt::block_on;
 
 use crate::common::INDEX;
@@ -95,6 +95,7 @@ struct Placed<'w> {
 struct World<L> {
     fabric: LocalFabric,
     sectors: Rc<Sectors>,
+    gone: Rc<mortal::Gone>,
     persistence: Persistence,
     layout: L,
     segments: usize,
@@ -111,6 +112,8 @@ struct World<L> {
     operating: Cell<usize>,
     /// Nodes and long values that were moved to other memory servers.
     placed: Cell<u64>,
+    /// Memory servers that ended once they were drained.
+    ended: Cell<u64>,
     /// The key whose change was begun last. Lookups often ask for it, before its change is answered.
     last: Cell<usize>,
 }
@@ -153,6 +156,7 @@ impl<L: Layout> World<L> {
         let world = Self {
             fabric,
             sectors: Rc::default(),
+            gone: Rc::default(),
             persistence,
             layout,
             segments,
@@ -164,6 +168,7 @@ impl<L: Layout> World<L> {
             working: Cell::new(0),
             operating: Cell::new(0),
             placed: Cell::new(0),
+            ended: Cell::new(0),
             last: Cell::new(0),
         };
         if count.compute > 1 {
@@ -240,7 +245,8 @@ impl<L: Layout> World<L> {
         let first = if servers > 1 { ep.random() as usize % servers } else { 0 };
         for server in 0..servers {
             let contents = self.contents(ep, logs[(first + server) % servers]).await;
-            redo(ep, self.layout, &contents, |_, _| ()).await.expect("it can be redone");
+            let in_use = |server| !pool.has_drained(server);
+            redo(ep, self.layout, &contents, in_use, |_, _| ()).await.expect("it can be redone");
             redone.push(contents);
         }
         if servers > 1 {
@@ -324,6 +330,7 @@ impl<L: Layout> World<L> {
 
     /// Runs operations until the process dies, or for a while.
     fn live(&self, ep: &DynEndpoint, frames: usize, operations: usize) {
+        self.gone.0.set(None);
         let started = mortal::run_one(ep, async {
             let pool = Pool::attach(ep, attach(AttachMode::ReadWrite)).await.expect("it was closed");
             for server in 1..pool.servers() as u16 {
@@ -431,6 +438,9 @@ impl<L: Layout> World<L> {
                     Err(error) => panic!("{error}"),
                 }
             }
+            if turn >= until {
+                self.end_drained(ep, pool, leaving).await;
+            }
             if !self.others_work() {
                 return;
             }
@@ -439,6 +449,19 @@ impl<L: Layout> World<L> {
             for _ in 0..ep.random() % 30 {
                 ep.yield_now().await;
             }
+        }
+    }
+
+    /// Ends a memory server, and with it its memory, if it is empty.
+    async fn end_drained(&self, ep: &DynEndpoint, pool: &Pool, leaving: MemoryServerId) {
+        pool.leave_inactive(ep).await.expect("memory");
+        match pool.finish_drain(ep, leaving).await {
+            Ok(()) => {
+                self.ended.set(self.ended.get() + u64::from(self.gone.0.get().is_none()));
+                self.gone.0.set(Some(leaving));
+            }
+            Err(PoolError::NotEmpty { .. }) => {}
+            Err(error) => panic!("{error}"),
         }
     }
 
@@ -595,14 +618,20 @@ fn run<L: Layout>(layout: L, persistence: Persistence, seed: u64) {
     run_on(Count { compute: 1, memory: 1 }, layout, persistence, seed);
 }
 
-/// Returns the number of nodes and values that were moved to other memory servers.
-fn run_with<L: Layout>(world: World<L>, seed: u64) -> u64 {
+/// Returns the number of nodes and values that were moved to other memory servers, and of memory servers that ended.
+fn run_with<L: Layout>(world: World<L>, seed: u64) -> [u64; 2] {
     let (layout, persistence) = (world.layout, world.persistence);
     let cuts = persistence != Persistence::Never;
     let raw =
         |life: u64| world.fabric.endpoint(seed.wrapping_mul(31).wrapping_add(life)).expect("an endpoint");
     let ep = |left, life: u64, slots| {
-        DynEndpoint::new(Mortal::new(raw(life), Rc::clone(&world.sectors), left, slots))
+        DynEndpoint::new(Mortal::new(
+            raw(life),
+            Rc::clone(&world.sectors),
+            Rc::clone(&world.gone),
+            left,
+            slots,
+        ))
     };
     for life in 0..6 {
         let random = ep(None, life, 1).random();
@@ -627,7 +656,7 @@ fn run_with<L: Layout>(world: World<L>, seed: u64) -> u64 {
             world.check(&whole).await;
         });
     }
-    world.placed.get()
+    [world.placed.get(), world.ended.get()]
 }
 
 /// [`run`] with two compute servers.
@@ -636,7 +665,7 @@ fn run_beside<L: Layout>(layout: L, persistence: Persistence, seed: u64) {
 }
 
 /// [`run`] with several memory servers, between which nodes and values move.
-fn run_on<L: Layout>(count: Count, layout: L, persistence: Persistence, seed: u64) -> u64 {
+fn run_on<L: Layout>(count: Count, layout: L, persistence: Persistence, seed: u64) -> [u64; 2] {
     run_with(World::with_servers(count, layout, persistence, SEGMENTS, seed), seed)
 }
 
@@ -704,9 +733,14 @@ fn slotted_nodes_lose_nothing_with_the_power() {
 
 /// [`run_on`] for all seeds; enough must move.
 fn moved_on<L: Layout>(compute: usize, layout: L, persistence: Persistence) {
-    let moved = Cell::new(0);
+    let (moved, ended) = (Cell::new(0), Cell::new(0));
     let count = Count { compute, memory: 3 };
-    seeds(|seed| moved.set(moved.get() + run_on(count, layout, persistence, seed)));
+    seeds(|seed| {
+        let [more_moved, more_ended] = run_on(count, layout, persistence, seed);
+        moved.set(moved.get() + more_moved);
+        ended.set(ended.get() + more_ended);
+    });
+    println!("{} nodes and values have moved, {} memory servers have ended", moved.get(), ended.get());
     assert!(moved.get() > 0, "only {} nodes and values have moved", moved.get());
 }
 

@@ -34,7 +34,7 @@ use views::{Group, Watcher};
 /// Configuration of access to the memory servers of a pool.
 #[derive(Clone, Debug)]
 pub struct TcpConfig {
-    /// `host:port` of memory servers 0, 1, ...; empty for one that is not there, and not in use.
+    /// `host:port` of memory servers 0, 1, ...; empty for one after the first that is not there, and not in use.
     pub addresses: Vec<String>,
     /// Secret shared by clients and servers.
     pub secret: Secret,

@@ -128,7 +128,7 @@ pub(super) fn connect(config: TcpConfig) -> Result<TcpFabric> {
     }
     let numbered = || (0..).zip(&config.addresses);
     let look_at = |(number, address): (u16, &String)| {
-        (!address.is_empty()).then(|| look(&config, number, address)).transpose()
+        (number == 0 || !address.is_empty()).then(|| look(&config, number, address)).transpose()
     };
     let found: Vec<Result<Option<Found>>> = numbered().map(look_at).collect();
     let views = found.iter().flatten().flatten().filter_map(|found| found.view.as_ref());

@@ -345,7 +345,7 @@ pub async fn redone<L: Layout>(client: &Client<Dex<L>>, config: &TreeConfig) -> 
     let ep = &client.ep;
     let root = config.log.as_ref().expect("it has a log").space().root();
     let contents = Contents::read_to_redo(ep, Space::read(ep, root).await?).await?;
-    redo(ep, client.index.layout, &contents, |_, _| ()).await?;
+    redo(ep, client.index.layout, &contents, |_| true, |_, _| ()).await?;
     Ok(contents)
 }
 

@@ -74,7 +74,7 @@ pub(super) fn settle(
         let contents = read_to_redo(ep, read_space(ep, &place)?)?;
         if !contents.is_empty() {
             let pages = |done, total| shared.config.report_recovery(RecoveryProgress::Pages { done, total });
-            let redone = redo(ep, contents, record, pages)?;
+            let redone = redo(shared, ep, contents, record, pages)?;
             recovered.get_or_insert_with(Recovery::default).add(&redone);
             if let Some(dead) = place.writer {
                 redone.mark_linked(shared, ep, record, dead)?;
@@ -120,13 +120,16 @@ impl RedoneLog {
 
 /// Brings the pages of an index to the end of its log.
 pub(crate) fn redo(
+    shared: &Shared,
     ep: &AnyEndpoint,
     contents: Contents,
     record: &IndexRecord,
     progress: impl Fn(u64, u64),
 ) -> Result<RedoneLog> {
+    block_on(ep, shared.pool.learn(ep))?;
+    let in_use = |server| !shared.pool.has_drained(server);
     let redone = with_layout!(node_layout_of(record)?, |layout| {
-        block_on(ep, pando_dex::redo(ep, layout, &contents, progress))?
+        block_on(ep, pando_dex::redo(ep, layout, &contents, in_use, progress))?
     });
     Ok(RedoneLog { redone, report: contents.report(), contents })
 }

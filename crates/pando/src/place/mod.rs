@@ -324,6 +324,9 @@ fn open_elsewhere(
         Place::Verbs(addresses) => ("verbs", addresses),
         Place::Embedded | Place::At(_) => unreachable!("these are no addresses"),
     };
+    if addresses.iter().any(String::is_empty) {
+        return Err(Error::InvalidOption("the address of a memory server is empty".to_owned()));
+    }
     attach_to_all(config, addresses, seed, attach)
         .map_err(|error| at_path(Path::new(&format!("{name}://{}", addresses.join(","))), error))
 }
@@ -388,8 +391,10 @@ fn attach_or_find(
         opened => return Ok((fabric, opened?)),
     };
     // 2. Diagnose the list. If it is correct, the pool is the right one.
-    let places = wrong_servers::places(&ep);
-    let wrong = places.as_ref().ok().and_then(|places| wrong_servers::diagnosis(addresses, places, servers));
+    let drained = |at| opened.as_ref().is_ok_and(|pool| pool.has_drained(MemoryServerId(at as u16)));
+    let places = wrong_servers::places(&ep, drained);
+    let wrong =
+        places.as_ref().ok().and_then(|places| wrong_servers::diagnosis(addresses, places, servers, drained));
     let refused = match opened {
         Ok(pool) if places.is_ok() && wrong.is_none() => return Ok((fabric, pool)),
         Ok(pool) => block_on(&ep, pool.detach(&ep)).map(|()| None)?,

@@ -41,17 +41,26 @@ impl Wrong {
     }
 }
 
-/// Pool and number of each memory server that `ep` reaches, in the order in which they were named.
-pub(super) fn places<E: Endpoint>(ep: &E) -> Result<Vec<Option<RegionPlace>>> {
-    ep.regions().iter().map(|&region| Ok(block_on(ep, place_of_region(ep, region))?)).collect()
+/// Pool and number of each memory server that `ep` reaches, in the order in which they were named. Those that are `drained` are
+/// not asked.
+pub(super) fn places<E: Endpoint>(
+    ep: &E,
+    drained: impl Fn(usize) -> bool,
+) -> Result<Vec<Option<RegionPlace>>> {
+    let place = |(at, &region)| match drained(at) {
+        true => Ok(None),
+        false => Ok(block_on(ep, place_of_region(ep, region))?),
+    };
+    ep.regions().iter().enumerate().map(place).collect()
 }
 
 /// The fault of `addresses`, where servers with the places `found` are; `servers` is the number of servers of
-/// the pool, if known.
+/// the pool, if known. Those that are `drained` need not be there.
 pub(super) fn diagnosis(
     addresses: &[String],
     found: &[Option<RegionPlace>],
     servers: Option<usize>,
+    drained: impl Fn(usize) -> bool,
 ) -> Option<Wrong> {
     let places = || addresses.iter().zip(found).filter_map(|(address, place)| Some((address, (*place)?)));
     let (first, pool) = places().find(|(_, place)| place.server == 0).or_else(|| places().next())?;
@@ -70,8 +79,9 @@ pub(super) fn diagnosis(
     }
     let named = |server: usize| places().any(|(_, place)| place.server == server);
     let known = places().map(|(_, place)| place.server + 1).max().unwrap_or(0);
-    let missing: Vec<usize> =
-        (0..servers.unwrap_or(known).max(known)).filter(|&server| !named(server)).collect();
+    let missing: Vec<usize> = (0..servers.unwrap_or(known).max(known))
+        .filter(|&server| !named(server) && !drained(server))
+        .collect();
     if !missing.is_empty() {
         let at_least = if servers.is_some() { "" } else { "at least " };
         let servers = servers.unwrap_or(known).max(known);
@@ -88,7 +98,7 @@ pub(super) fn diagnosis(
     let mut ordered: Vec<(&String, RegionPlace)> = places().collect();
     ordered.sort_by_key(|(_, place)| place.server);
     let ordered: Vec<&str> = ordered.iter().map(|(address, _)| address.as_str()).collect();
-    let is_ordered = addresses.iter().zip(&ordered).all(|(named, ordered)| named == ordered);
+    let is_ordered = found.iter().enumerate().all(|(at, place)| place.is_none_or(|place| place.server == at));
     let in_order = || format!("the memory servers are to be named in the order {}", ordered.join(","));
     (!is_ordered).then(|| Wrong::Incomplete(in_order()))
 }
@@ -109,7 +119,9 @@ mod tests {
     fn of(places: &[Option<(u64, usize)>], servers: Option<usize>) -> Option<String> {
         let addresses: Vec<String> = (0..places.len()).map(|at| format!("host{at}:1")).collect();
         let places = places.iter().map(|place| place.map(|(pool, server)| RegionPlace { pool, server }));
-        let wrong = diagnosis(&addresses, &places.collect::<Vec<_>>(), servers);
+        let wrong = diagnosis(&addresses, &places.collect::<Vec<_>>(), servers, |server| {
+            server == 9 && servers == Some(11)
+        });
         wrong.map(|wrong| wrong.sentence().to_owned())
     }
 
@@ -150,6 +162,9 @@ mod tests {
             assert_eq!(of(places, servers).as_deref(), Some(said));
         }
         assert_eq!(of(&[Some((7, 0)), Some((7, 1)), None], Some(2)), None);
+        let mut one_is_drained: Vec<_> = (0..12).map(|server| Some((7, server))).collect();
+        one_is_drained[9] = None;
+        assert_eq!(of(&one_is_drained, Some(11)), None);
         assert_eq!(of(&[None, None], None), None);
     }
 }

@@ -4,7 +4,7 @@
 use pando::elf::{
     Cell, Column, ColumnType, Elf, ElfBuild, ElfError, ElfOptions, LayoutKind, Order, Schema, Value,
 };
-use pando::{Cluster, Config, Create, Error, IndexOptions};
+use pando::{Cluster, Config, Create, Error, IndexOptions, MemoryServer, MemoryServerConfig};
 
 const ROWS: i64 = 5_000;
 
@@ -197,6 +197,27 @@ fn a_table_leaves_a_memory_server_that_is_drained() {
         .expect("room");
     check(&elf);
     assert!(cluster.check().expect("at rest").is_clean());
+}
+
+/// Another process has read a version of the table that was on a memory server which has ended since.
+#[test]
+fn who_has_read_a_table_reads_on_when_a_drained_memory_server_has_ended() {
+    let start =
+        |_| MemoryServer::start(&MemoryServerConfig::new("127.0.0.1:0").size(32 << 20)).expect("a port");
+    let mut servers: Vec<MemoryServer> = (0..3).map(start).collect();
+    let addresses: Vec<String> = servers.iter().map(|server| server.addr().to_string()).collect();
+    let open = |create| Cluster::open(Config::tcp(&addresses).create(create)).expect("they answer");
+    let cluster = open(Create::New);
+    cluster.create_elf("t", &build(&ElfOptions::default()).finish().expect("room")).expect("room");
+    let others: Vec<Cluster> = (0..2).map(|_| open(Create::Never)).collect();
+    let readers: Vec<Elf> = others.iter().map(|other| other.open_elf("t").expect("there")).collect();
+    readers.iter().for_each(check);
+    for server in [2, 1] {
+        let goes_on = |_| std::ops::ControlFlow::Continue(());
+        cluster.drain_memory_server(pando::MemoryServerId(server), goes_on).expect("room");
+        drop(servers.pop());
+        readers.iter().for_each(check);
+    }
 }
 
 #[cfg(feature = "arrow")]

@@ -1,5 +1,5 @@
 //! An endpoint whose process dies after some number of verbs, in the middle of the last one, and that knows what
-//! is not persisted then.
+//! is not persisted then. A memory server may be gone.
 
 use std::cell::Cell;
 use std::future::pending;
@@ -7,8 +7,8 @@ use std::rc::Rc;
 
 use pando_fabric::sectors::Sectors;
 use pando_fabric::{
-    Chain, ChainVerb, DynEndpoint, Endpoint, EndpointState, GlobalAddr, MemoryServerId, Nanos, PageBuf,
-    RegionInfo, Result, VerbResult,
+    Chain, ChainVerb, DynEndpoint, Endpoint, EndpointState, FabricError, GlobalAddr, MemoryServerId, Nanos,
+    PageBuf, RegionInfo, Result, VerbResult,
 };
 use pando_fabric_local::LocalEndpoint;
 use pando_rt::block_on;
@@ -16,6 +16,7 @@ use pando_rt::block_on;
 pub struct Mortal {
     inner: LocalEndpoint,
     sectors: Rc<Sectors>,
+    gone: Rc<Gone>,
     /// Verbs until death; `None` lives for ever.
     left: Cell<Option<u32>>,
     is_dead: Cell<bool>,
@@ -25,12 +26,31 @@ pub struct Mortal {
     waits: u64,
 }
 
+/// The memory server that has ended, if one has.
+#[derive(Default)]
+pub struct Gone(pub Cell<Option<MemoryServerId>>);
+
+impl Gone {
+    fn check(&self, server: MemoryServerId) -> Result<()> {
+        match self.0.get() {
+            Some(gone) if gone == server => Err(FabricError::ServerUnreachable(server)),
+            _ => Ok(()),
+        }
+    }
+}
+
 impl Mortal {
-    pub fn new(inner: LocalEndpoint, sectors: Rc<Sectors>, left: Option<u32>, slots: u32) -> Self {
+    pub fn new(
+        inner: LocalEndpoint,
+        sectors: Rc<Sectors>,
+        gone: Rc<Gone>,
+        left: Option<u32>,
+        slots: u32,
+    ) -> Self {
         inner.set_slots(slots);
         let random = inner.random();
         let (is_mapped, waits) = (random & 1 == 1, [2, 6][(random >> 1 & 1) as usize]);
-        Self { inner, sectors, left: Cell::new(left), is_dead: Cell::new(false), is_mapped, waits }
+        Self { inner, sectors, gone, left: Cell::new(left), is_dead: Cell::new(false), is_mapped, waits }
     }
 
     pub fn is_dead(&self) -> bool {
@@ -72,11 +92,12 @@ impl Mortal {
             self.before_write(at, 8).await?;
             verb.await
         };
-        self.word(verb).await
+        self.word(at.server(), verb).await
     }
 
     /// A verb on one word.
-    async fn word<T>(&self, verb: impl Future<Output = Result<T>>) -> Result<T> {
+    async fn word<T>(&self, server: MemoryServerId, verb: impl Future<Output = Result<T>>) -> Result<T> {
+        self.gone.check(server)?;
         if self.begins().await && self.inner.random().is_multiple_of(2) {
             pending::<()>().await;
         }
@@ -94,6 +115,7 @@ impl Endpoint for Mortal {
     }
 
     async fn read(&self, at: GlobalAddr, into: PageBuf) -> Result<PageBuf> {
+        self.gone.check(at.server())?;
         if self.begins().await {
             pending::<()>().await;
         }
@@ -101,6 +123,7 @@ impl Endpoint for Mortal {
     }
 
     async fn write(&self, at: GlobalAddr, from: PageBuf) -> Result<PageBuf> {
+        self.gone.check(at.server())?;
         if self.begins().await {
             // Any words of it arrive.
             self.before_write(at, from.window_len()).await?;
@@ -119,7 +142,11 @@ impl Endpoint for Mortal {
 
     fn write_now(&self, at: GlobalAddr, bytes: &[u8]) -> bool {
         // Sometimes it is not possible, so that batches of several records are written, too.
-        if self.is_dead.get() || !self.is_mapped || self.inner.random().is_multiple_of(4) {
+        if self.is_dead.get()
+            || self.gone.check(at.server()).is_err()
+            || !self.is_mapped
+            || self.inner.random().is_multiple_of(4)
+        {
             return false;
         }
         block_on(&self.inner, self.before_write(at, bytes.len())).expect("memory");
@@ -136,7 +163,7 @@ impl Endpoint for Mortal {
     }
 
     async fn read_word(&self, at: GlobalAddr) -> Result<u64> {
-        self.word(self.inner.read_word(at)).await
+        self.word(at.server(), self.inner.read_word(at)).await
     }
 
     async fn write_word(&self, at: GlobalAddr, value: u64) -> Result<()> {
@@ -163,6 +190,7 @@ impl Endpoint for Mortal {
     }
 
     async fn submit(&self, chain: Chain) -> Result<Vec<VerbResult>> {
+        let server = chain.server().unwrap_or(MemoryServerId(0));
         let verb = async {
             for verb in chain.verbs() {
                 match verb {
@@ -173,7 +201,7 @@ impl Endpoint for Mortal {
             }
             self.inner.submit(chain).await
         };
-        self.word(verb).await
+        self.word(server, verb).await
     }
 
     async fn call_bytes(&self, server: MemoryServerId, op: u16, body: Vec<u8>) -> Result<Vec<u8>> {
@@ -185,6 +213,10 @@ impl Endpoint for Mortal {
     }
 
     async fn persist(&self, at: GlobalAddr, len: u64) -> Result<()> {
+        // Nothing is persisted there.
+        if self.gone.check(at.server()).is_err() {
+            return Ok(());
+        }
         let persisting = self.sectors.persist(at, len);
         if self.begins().await {
             // Some of it arrives.
