@@ -10,10 +10,11 @@ use pando_elf_remote::{
     Condition, PublishOptions, ReadOptions, RemoteError, TableOptions, TableReader, TableSpec, TableWriter,
     audit_table, table_blocks,
 };
-use pando_fabric::{DynEndpoint, Endpoint, Fabric};
+use pando_fabric::{DynEndpoint, Endpoint, Fabric, MemoryServerId};
 use pando_fabric_local::{LocalConfig, LocalFabric};
-use pando_pool::{Pool, PoolError, PoolOptions};
+use pando_pool::{AttachOptions, Pool, PoolError, PoolOptions, ProcessIdentity};
 use pando_rt::block_on;
+use pando_sim::{Fault, Model, SimConfig, SimFabric};
 use proptest::prelude::*;
 
 /// A row: a small number, a word or NULL, and a day.
@@ -354,7 +355,7 @@ fn parts_leave_a_memory_server_that_is_drained() {
     let reader = Arc::new(TableReader::new(pool.clone(), "t", ReadOptions::default()));
     block_on(&ep, writer.delete(&ep, &reader, &Condition::sql("n < 20"))).expect("room");
     let before = block_on(&ep, reader.ids(&ep, &Condition::sql("n < 200"))).expect("no error").value;
-    let leaving = pando_fabric::MemoryServerId(1);
+    let leaving = MemoryServerId(1);
     block_on(&ep, pool.drain_server(&ep, leaving)).expect("it is active");
     assert!(block_on(&ep, writer.leave(&ep, leaving)).expect("room"));
     assert!(!block_on(&ep, writer.leave(&ep, leaving)).expect("no error"));
@@ -362,4 +363,34 @@ fn parts_leave_a_memory_server_that_is_drained() {
     block_on(&ep, pool.finish_drain(&ep, leaving)).expect("it is empty");
     let after = block_on(&ep, reader.ids(&ep, &Condition::sql("n < 200"))).expect("no error").value;
     assert_eq!(before, after);
+}
+
+/// A reader of another process has a version of the table, but not its bytes, that was on a memory server which has ended since.
+#[test]
+fn a_reader_finds_the_version_that_left_a_drained_memory_server() {
+    let config =
+        SimConfig { regions: vec![8 << 20; 2], compute_servers: 1, seed: 1, model: Model::default() };
+    let fabric = SimFabric::new(&config).expect("a sound model");
+    let ep = DynEndpoint::new(fabric.direct(1));
+    let pool = block_on(&ep, Pool::create(&ep, PoolOptions::embedded())).expect("a pool");
+    let process = ProcessIdentity { pid: 2, ..ProcessIdentity::default() };
+    let options = AttachOptions::new(process, Arc::new(|_| true));
+    let other = block_on(&ep, Pool::attach(&ep, options)).expect("attached");
+    let leaving = MemoryServerId(1);
+    let publish = PublishOptions { home: Some(leaving), ..publish() };
+    let writer =
+        TableWriter::new(pool.clone(), "t", publish, TableOptions::default()).expect("valid options");
+    block_on(&ep, writer.create(&ep, &spec(LayoutKind::Columnar, 16), None, false)).expect("room");
+    let rows: Vec<Row> = (0..4_000).map(|i| (i * 7 % 331, Some((i % 11) as u8), i as i32)).collect();
+    block_on(&ep, writer.insert(&ep, &encoded(&rows))).expect("room");
+    let uncached = ReadOptions { cache_bytes: 0, cache_levels: 0, ..ReadOptions::default() };
+    let reader = TableReader::new(other, "t", uncached);
+    let ids = || block_on(&ep, reader.ids(&ep, &Condition::sql("n < 200"))).expect("no error").value;
+    let before = ids();
+    block_on(&ep, pool.drain_server(&ep, leaving)).expect("it is active");
+    assert!(block_on(&ep, writer.leave(&ep, leaving)).expect("room"));
+    block_on(&ep, writer.settle(&ep, 1_000_000_000)).expect("no error");
+    block_on(&ep, pool.finish_drain(&ep, leaving)).expect("it is empty");
+    fabric.fail(Fault::Kill { server: leaving });
+    assert_eq!(ids(), before);
 }
