@@ -1,6 +1,10 @@
-//! `pando pool`: memory servers of a pool on disk are added and drained without loss of data.
+//! `pando pool`: memory servers of a pool, on disk and elsewhere, are added and drained without loss of data.
+
+use std::thread;
+use std::time::{Duration, Instant};
 
 use crate::common::Place;
+use crate::common::running::Daemon;
 use serde_json::Value;
 
 /// The memory servers from the JSON output.
@@ -104,4 +108,42 @@ fn a_server_that_the_others_have_no_room_for_stays_draining() {
     place.ok("pool drain-server 1 --pool pool");
     assert_eq!(states(&place), ["active", "drained", "active"]);
     sound(&place, &scanned);
+}
+
+/// Who still names the address of a memory server that was drained and switched off can do all that others can, and recover
+/// the pool of a compute server that was killed.
+#[test]
+fn a_drained_memory_server_is_switched_off() {
+    let place = Place::new();
+    let [first, second] = [(); 2].map(|()| Daemon::memory_server(&place, "--grace 1s"));
+    let pool = format!("{},{}", first.pool(), second.address);
+    place.write("words.txt", "fig\nplum\npear\n");
+    place.ok(&format!("load words.txt --pool {pool} --index words"));
+    let said = place.ok(&format!("pool drain-server 1 --pool {pool}"));
+    assert!(said.starts_with("memory server 1 is drained and may be switched off"), "{said}");
+    drop(second);
+    let status = place.ok(&format!("status --pool {pool}"));
+    assert!(status.contains("memory server 1: drained, and not there"), "{status}");
+    let memory = pool.trim_start_matches("tcp://");
+    let serve = format!("compute-server --memory {memory} --index words --listen HERE --durability process");
+    let owner = Daemon::start(&place, &serve);
+    place.ok(&format!("put --pool ops://{} quince 4", owner.address));
+    drop(owner);
+    let began = Instant::now();
+    let found = loop {
+        let found = place.run(&format!("get quince --pool {pool} --durability process"));
+        if found.status == 0 || began.elapsed() > Duration::from_secs(20) {
+            break found;
+        }
+        thread::sleep(Duration::from_millis(100));
+    };
+    assert_eq!(found.stdout, "quince\t4\n", "{found:?}");
+    let third = Daemon::memory_server(&place, "");
+    let said = place.ok(&format!("pool add-server --pool {pool},{}", third.address));
+    assert_eq!(said, "memory server 2 is in use\n");
+    assert!(place.ok(&format!("check --pool {}", third.pool())).contains("no violations"));
+    // One that is needed is another matter.
+    drop(third);
+    let sentence = place.refused(&format!("scan --pool {pool}"), 2);
+    assert!(sentence.contains("cannot be reached"), "{sentence}");
 }

@@ -342,7 +342,14 @@ fn attach_to_all(
     match connect(config, addresses) {
         Ok(fabric) => attach_or_find(config, fabric, addresses, seed, attach),
         Err(error) => match without_silent(config, addresses, seed) {
-            Some((fabric, rest)) => attach_or_find(config, fabric, &rest, seed, attach).map_err(|_| error),
+            Some((fabric, rest)) => {
+                attach_or_find(config, fabric, &rest, seed, attach).map_err(|found| match found {
+                    // Those that do not answer are needed.
+                    Error::WrongServers(_) | Error::Fabric(_) => error,
+                    Error::Pool(why) if wrong_servers::may_be_why(&why) => error,
+                    found => found,
+                })
+            }
             None => Err(error),
         },
     }
