@@ -60,5 +60,5 @@ pub fn run(args: &CheckArgs) -> Result<(), Failure> {
         writeln!(output, "violation: {violation}")?;
     }
     output.flush()?;
-    Err(Failure::failed(format_args!("{} violations", units::count(violation_count))))
+    Err(Failure::violations(violation_count))
 }

@@ -10,6 +10,7 @@ use std::process::ExitCode;
 use pando::printable;
 use pando_lab::bench::BenchError;
 use pando_lab::experiments::LabError;
+use pando_lab::units;
 use pando_workload::dataset::DatasetError;
 
 /// Reason why a command ended early.
@@ -32,6 +33,14 @@ impl Failure {
 
     pub fn failed(sentence: impl Display) -> Failure {
         Failure::Failed(sentence.to_string())
+    }
+
+    /// Of a check that found so many, at least one.
+    pub fn violations(number: u64) -> Failure {
+        match number {
+            1 => Failure::failed("1 violation"),
+            number => Failure::failed(format_args!("{} violations", units::count(number))),
+        }
     }
 
     /// The sentence to report; may be empty.

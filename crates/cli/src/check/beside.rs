@@ -135,9 +135,7 @@ impl Seen {
         output.flush()?;
         match self.violations.len() {
             0 => Ok(()),
-            violations => {
-                Err(Failure::failed(format_args!("{} violations", units::count(violations as u64))))
-            }
+            violations => Err(Failure::violations(violations as u64)),
         }
     }
 }

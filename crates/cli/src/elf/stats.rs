@@ -81,7 +81,7 @@ pub fn check(args: &ElfCheckArgs) -> Result<(), Failure> {
         writeln!(output, "violation: {violation}")?;
     }
     output.flush()?;
-    Err(Failure::failed(format_args!("{} violations", units::count(report.violations.len() as u64))))
+    Err(Failure::violations(report.violations.len() as u64))
 }
 
 /// One line about a table.

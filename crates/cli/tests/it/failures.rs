@@ -98,7 +98,7 @@ fn puts_are_killed(place: &Place, pool: &str, beside: bool) {
         found = read();
     }
     assert_eq!((found.status, found.stdout.as_str()), (0, "00007\t7\n"), "{found:?}");
-    assert!(found.stderr.starts_with("recovered 1 indexes"), "{found:?}");
+    assert!(found.stderr.starts_with("recovered 1 index "), "{found:?}");
     assert!(killed.elapsed() < Duration::from_secs(50), "it waited for an heir");
     let again = read();
     assert_eq!((again.stdout, again.stderr.as_str()), (found.stdout, ""), "it is clean");

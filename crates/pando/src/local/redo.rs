@@ -47,14 +47,24 @@ impl Recovery {
 
 impl std::fmt::Display for Recovery {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Self { indexes, records, dropped, pages, entries, took } = self;
-        write!(
-            f,
-            "recovered {indexes} indexes in {:.3} s: {records} records of the log, {pages} pages, {entries} changes",
-            took.as_secs_f64()
-        )?;
-        if *dropped > 0 { write!(f, "; dropped {dropped} records that nobody was told of") } else { Ok(()) }
+        let Self { indexes, records, dropped, pages, entries, took } = *self;
+        let took = took.as_secs_f64();
+        if indexes == 0 {
+            return write!(f, "recovered the pool in {took:.3} s: it has no log");
+        }
+        let indexes = many(indexes as u64, "index", "indexes");
+        let [records, pages, entries] = [(records, "record"), (pages, "page"), (entries, "change")]
+            .map(|(number, one)| many(number, one, &format!("{one}s")));
+        write!(f, "recovered {indexes} in {took:.3} s: {records} of the log, {pages}, {entries}")?;
+        if dropped > 0 {
+            write!(f, "; dropped {} that nobody was told of", many(dropped, "record", "records"))?;
+        }
+        Ok(())
     }
+}
+
+fn many(number: u64, one: &str, more: &str) -> String {
+    format!("{number} {}", if number == 1 { one } else { more })
 }
 
 /// Redoes what the logs of partitions hold, which this process owns: the last owner died. Then the logs are empty, and
@@ -132,4 +142,23 @@ pub(crate) fn redo(
         block_on(ep, pando_dex::redo(ep, layout, &contents, in_use, progress))?
     });
     Ok(RedoneLog { redone, report: contents.report(), contents })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_recovery_is_told_in_a_sentence() {
+        let none = Recovery { took: Duration::from_millis(20), ..Recovery::default() };
+        assert_eq!(none.to_string(), "recovered the pool in 0.020 s: it has no log");
+        let one = Recovery { indexes: 1, records: 1, pages: 1, entries: 1, ..none };
+        assert_eq!(one.to_string(), "recovered 1 index in 0.020 s: 1 record of the log, 1 page, 1 change");
+        let more = Recovery { indexes: 2, records: 30, dropped: 1, pages: 4, entries: 0, ..none };
+        assert_eq!(
+            more.to_string(),
+            "recovered 2 indexes in 0.020 s: 30 records of the log, 4 pages, 0 changes; \
+             dropped 1 record that nobody was told of"
+        );
+    }
 }
