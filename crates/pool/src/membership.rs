@@ -26,7 +26,7 @@ use pando_fabric::{Endpoint, GlobalAddr, MemoryServerId, RegionInfo};
 
 use crate::defect::Defect;
 use crate::error::{PoolError, Result};
-use crate::io::until_answered;
+use crate::io::{until_answered, write_word_surely};
 use crate::layout::{
     Descriptor, EPOCH_AT, Geometry, JOINED_AT, LARGEST_AT, STATES_AT, STATES_MAX, Superblock,
 };
@@ -329,7 +329,7 @@ impl Pool {
         self.learn(ep).await?;
         match self.server(server)?.state() {
             ServerState::Active => return Err(PoolError::NotDraining { server }),
-            ServerState::Drained => return Ok(()),
+            ServerState::Drained => return self.note_largest_block(ep).await,
             ServerState::Draining => {}
         }
         self.vacate_catalog(ep, server).await?;
@@ -350,16 +350,20 @@ impl Pool {
                     leased: usage.chunks_leased_by_others,
                 });
             }
-            // Without the server it is not known how large its blocks were.
-            let largest = self.max_block();
-            until_answered(ep, self.deadline(ep), async || {
-                Ok(ep.write_word(at(LARGEST_AT), largest).await?)
-            })
-            .await?;
+            self.note_largest_block(ep).await?;
             self.set_state(ep, usize::from(server.0), ServerState::Drained).await?;
             self.publish_membership(ep).await
         })
         .await
+    }
+
+    /// Stores, if that was not done yet, how large the largest block of each server may be. Without the drained one, that would
+    /// not be known. It is the same for all processes.
+    async fn note_largest_block<E: Endpoint>(&self, ep: &E) -> Result<()> {
+        if ep.read_word(at(LARGEST_AT)).await? != 0 {
+            return Ok(());
+        }
+        write_word_surely(ep, at(LARGEST_AT), self.max_block(), self.deadline(ep)).await
     }
 
     /// Whether this process and those in `known` lease all leased chunks of a server.

@@ -560,8 +560,10 @@ fn superblock_of_drained(
     error: &PoolError,
 ) -> Superblock {
     let is_empty = matches!(error, PoolError::NotAPool { .. } | PoolError::DamagedSuperblock { .. });
-    let plan = Geometry::plan(region, Some(first.geometry.chunk_size), first.max_attached).ok();
-    let plan = plan.filter(|plan| is_empty && plan.max_block() >= largest);
+    // The largest block of the pool must stay what it is.
+    let of_first = first.geometry;
+    let chunk_size = if of_first.max_block() == largest { of_first.chunk_size } else { largest };
+    let plan = Geometry::plan(region, Some(chunk_size), first.max_attached).ok().filter(|_| is_empty);
     let geometry = plan.unwrap_or_else(|| Geometry::absent(region.server, largest));
     Superblock { geometry, servers: first.servers.max(usize::from(region.server.0) + 1), ..*first }
 }

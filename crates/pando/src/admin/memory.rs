@@ -250,6 +250,7 @@ impl Cluster {
             block_on(ep, shared.pool.learn(ep))?;
             let known = || shared.pool.server_state(server).map_err(Error::from);
             if known()? == ServerState::Drained {
+                block_on(ep, shared.pool.finish_drain(ep, server))?;
                 return Ok(DrainProgress::default());
             }
             let before = shared.owned(ep)?;

@@ -107,6 +107,38 @@ fn nothing_new_goes_to_a_draining_server_and_it_ends_drained() {
     block_on(ep, again.alloc(ep, on(1), 1024)).expect("room");
 }
 
+/// A server with smaller chunks than the others is drained and loses its memory. Long values are cut by the largest block that
+/// each server had, so that must not change.
+#[test]
+fn long_values_stay_readable_when_a_drained_server_has_lost_its_memory() {
+    let config = LocalConfig { server_sizes: vec![8 * BYTES, BYTES], huge_pages: false };
+    let fabric = LocalFabric::new(config).expect("memory");
+    let ep = &fabric.endpoint(1).expect("an endpoint");
+    let (pool, server) = (pool_of(ep), MemoryServerId(1));
+    let (largest, bytes) = (pool.max_block(), (0..50_000_u32).map(|i| i as u8).collect::<Vec<u8>>());
+    assert!(largest < pool.chunk_size(MemoryServerId(0)).expect("known"), "{largest}");
+    let value = block_on(ep, pool.put_value(ep, on(0), &bytes)).expect("room");
+    let is_whole = |pool: &Pool| {
+        let mut found = Vec::new();
+        block_on(ep, pool.get_value(ep, value, &mut found)).expect("it is there");
+        found == bytes && pool.max_block() == largest
+    };
+    block_on(ep, pool.drain_server(ep, server)).expect("it can be drained");
+    block_on(ep, pool.finish_drain(ep, server)).expect("nothing is there");
+    block_on(ep, pool.detach(ep)).expect("detached");
+    // Its superblock is gone.
+    block_on(ep, ep.write_word(GlobalAddr::new(server, 0), 0)).expect("memory");
+    let again = other(ep, 2);
+    assert!(is_whole(&again));
+    assert!(matches!(block_on(ep, again.alloc(ep, on(1), 1024)), Err(PoolError::Draining { .. })));
+    block_on(ep, again.readmit_server(ep, server)).expect("it is formatted");
+    let block = block_on(ep, again.alloc(ep, on(1), 1024)).expect("room");
+    block_on(ep, again.free(ep, block, 1024)).expect("allocated");
+    assert!(is_whole(&again));
+    block_on(ep, again.detach(ep)).expect("detached");
+    assert!(is_whole(&other(ep, 3)));
+}
+
 #[test]
 fn a_chunk_leased_while_the_server_begins_to_drain_is_given_back() {
     let fabric = fabric(2);
