@@ -4,7 +4,8 @@
 //! epoch, servers that joined, .., largest block        see `layout.rs`
 //! states                                               two bits per server, 32 servers in a word
 //! ```
-//! `membership.rs` changes them.
+//! Whoever reads it takes the epoch first, since a change raises that last. `membership.rs` makes the changes. What a pool needs to
+//! know of a drained server, which need not be there, stands beside its state.
 
 use pando_fabric::{Endpoint, GlobalAddr, MAX_SERVERS, MemoryServerId};
 

@@ -144,6 +144,6 @@ fn a_drained_memory_server_is_switched_off() {
     assert!(place.ok(&format!("check --pool {}", third.pool())).contains("no violations"));
     // One that is needed is another matter.
     drop(third);
-    let sentence = place.refused(&format!("scan --pool {pool}"), 2);
+    let sentence = place.refused(&format!("scan --pool {pool}"), 1);
     assert!(sentence.contains("cannot be reached"), "{sentence}");
 }

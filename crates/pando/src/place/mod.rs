@@ -341,7 +341,7 @@ fn attach_to_all(
 ) -> Result<(AnyFabric, Pool)> {
     match connect(config, addresses) {
         Ok(fabric) => attach_or_find(config, fabric, addresses, seed, attach),
-        Err(error) => match without_silent(config, addresses, seed) {
+        Err(error) => match without_silent(config, addresses, seed, &error) {
             Some((fabric, rest)) => {
                 attach_or_find(config, fabric, &rest, seed, attach).map_err(|found| match found {
                     // Those that do not answer are needed.
@@ -355,13 +355,26 @@ fn attach_to_all(
     }
 }
 
-/// The servers at `addresses` without the address of those that do not answer, if there is a pool.
-fn without_silent(config: &Config, addresses: &[String], seed: u64) -> Option<(AnyFabric, Vec<String>)> {
+/// The servers at `addresses` without the address of those that do not answer, if there is a pool. One of them was the reason for
+/// `error`.
+fn without_silent(
+    config: &Config,
+    addresses: &[String],
+    seed: u64,
+    error: &Error,
+) -> Option<(AnyFabric, Vec<String>)> {
     if !may_be_part(config) {
         return None;
     }
-    let looks = addresses.iter().map(|address| find_servers::look(config, address, seed).ok());
-    let looks: Vec<_> = looks.collect();
+    let was_asked = |address: &str| match error {
+        Error::Fabric(FabricError::System { path, .. }) => path.strip_prefix("tcp://") == Some(address),
+        _ => false,
+    };
+    let look = |address: &String| match was_asked(address) {
+        true => None,
+        false => find_servers::look(config, address, seed).ok(),
+    };
+    let looks: Vec<_> = addresses.iter().map(look).collect();
     let has_pool = looks.iter().flatten().any(|(place, _)| place.is_some());
     let is_silent = |look: &Option<_>| look.is_none();
     if !has_pool || !looks.iter().any(is_silent) {
@@ -392,6 +405,8 @@ fn attach_or_find(
             (Some(pool.servers()), Ok(pool))
         }
         Err(Error::Pool(error)) if wrong_servers::may_be_why(&error) => match &error {
+            // It is in its place in the list, but does not answer.
+            PoolError::NoRegion { .. } => return Err(error.into()),
             PoolError::WrongServers { pool, .. } => (Some(*pool), Err(error)),
             _ => (None, Err(error)),
         },
