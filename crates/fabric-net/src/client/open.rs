@@ -196,12 +196,15 @@ fn add(shared: &Shared, server: Server) -> Result<()> {
 /// See [`Endpoint::set_in_use`](pando_fabric::Endpoint::set_in_use). The next server, which joined and is not in use any more,
 /// gets a place.
 pub(super) fn set_in_use(shared: &Shared, server: MemoryServerId, is_in_use: bool) {
-    let _finding = shared.finding.lock().unwrap_or_else(PoisonError::into_inner);
-    if usize::from(server.0) == shared.servers.len() && !is_in_use && shared.group.get().is_none() {
-        // Without room for it, whoever needs a later server is told.
-        let _ = add(shared, nowhere(server.0));
+    let known = || shared.servers.get(usize::from(server.0));
+    if known().is_none() && !is_in_use && shared.group.get().is_none() {
+        let _finding = shared.finding.lock().unwrap_or_else(PoisonError::into_inner);
+        if shared.servers.len() == usize::from(server.0) {
+            // Without room for it, whoever needs a later server is told.
+            let _ = add(shared, nowhere(server.0));
+        }
     }
-    if let Some(known) = shared.servers.get(usize::from(server.0)) {
+    if let Some(known) = known() {
         known.is_in_use.store(is_in_use && known.is_known(), Relaxed);
     }
 }
