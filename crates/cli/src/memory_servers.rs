@@ -156,6 +156,7 @@ fn drain_server(args: &DrainServerArgs, interrupt: &Interrupt) -> Result<(), Fai
             .iter()
             .find(|of| of.server == server)
             .map_or(0, |of| of.blocks_allocated);
+        let is_elsewhere = !cluster.memory_server_addresses().is_empty() && cluster.copies()?.is_none();
         let bar = progress::bar("drain", blocks);
         let drained = cluster.drain_memory_server(server, |done| {
             bar.set_position(done.nodes + done.values);
@@ -163,8 +164,7 @@ fn drain_server(args: &DrainServerArgs, interrupt: &Interrupt) -> Result<(), Fai
         });
         bar.finish_and_clear();
         let drained = drained.map_err(|error| pool::needs_partitions("draining a memory server", error))?;
-        let has_copies = cluster.stats()?.copies.is_some();
-        Ok((drained, !has_copies && !cluster.memory_server_addresses().is_empty()))
+        Ok((drained, is_elsewhere))
     })?;
     let may = if is_elsewhere { " and may be switched off" } else { "" };
     let (nodes, values) = (units::count(drained.nodes), units::count(drained.values));

@@ -4,9 +4,9 @@
 //! ```text
 //! two copies of [bytes:8][host:port]         on each memory server, replaced as `twin.rs` says
 //! ```
-//! So one reachable memory server leads to all others, however many there are. Those that are drained are left out. Nothing is stored for a pool
-//! whose memory servers have no addresses, or that was never opened by addresses. An address is a hint: the
-//! superblock found there tells its pool and server number.
+//! So one reachable memory server leads to all others, however many there are. Those that are drained are left
+//! out. Nothing is stored for a pool whose memory servers have no addresses, or that was never opened by
+//! addresses. An address is a hint: the superblock found there tells its pool and server number.
 //!
 //! Writers keep other processes from attaching meanwhile; readers need not.
 

@@ -54,7 +54,7 @@ impl ServerState {
 pub(crate) struct Membership {
     pub epoch: u64,
     pub servers: usize,
-    /// As [`LARGEST_AT`] has it.
+    /// Size of the largest block of the pool, once a server was drained; 0 before.
     largest: u64,
     states: Vec<u64>,
 }

@@ -66,12 +66,12 @@ impl Pool {
             bytes_allocated: 0,
             blocks_allocated: 0,
             chunks_total: u64::from(geometry.chunks),
-            chunks_free: if server.is_drained() { u64::from(geometry.chunks) } else { 0 },
+            chunks_free: 0,
             chunks_leased_by_others: 0,
             chunk_size: geometry.chunk_size,
         };
         if server.is_drained() {
-            return Ok(usage);
+            return Ok(ServerUsage { chunks_free: usage.chunks_total, ..usage });
         }
         for (chunk, descriptor) in self.descriptors(ep, server).await? {
             let (class, blocks) = match descriptor {

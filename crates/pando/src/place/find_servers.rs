@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 
 use pando_fabric::{Endpoint, Fabric, RegionInfo};
-use pando_fabric_net::{Finder, TcpFabric};
+use pando_fabric_net::{Finder, TcpEndpoint, TcpFabric};
 use pando_pool::{RegionPlace, drained_servers, next_of_region, place_of_region};
 use pando_rt::block_on;
 
@@ -69,7 +69,7 @@ pub(super) fn find<E: Endpoint>(
     }
     // What there is, in the order of the numbers; of a server that is drained, nothing need be.
     let (count, drained) = match servers.get(&0) {
-        Some(home) => drained_servers_at(config, home, seed)?,
+        Some(home) => ask(config, home, seed, |ep, region| Ok(block_on(ep, drained_servers(ep, region))?))?,
         None => (0, Vec::new()),
     };
     let count = servers.keys().last().map_or(0, |last| last + 1).max(count);
@@ -82,11 +82,15 @@ pub(super) fn find<E: Endpoint>(
     Ok(Found { whole, missed })
 }
 
-/// Number of the memory servers of the pool whose first is at `home`, and those that are drained.
-fn drained_servers_at(config: &Config, home: &str, seed: u64) -> Result<(usize, Vec<usize>)> {
-    let fabric = TcpFabric::connect(tcp_config(config, &[home.to_owned()]))?;
-    let (ep, region) = (fabric.endpoint(seed)?, fabric.regions()[0]);
-    Ok(block_on(&ep, drained_servers(&ep, region))?)
+/// Asks the memory server at `address`.
+fn ask<T>(
+    config: &Config,
+    address: &str,
+    seed: u64,
+    question: impl FnOnce(&TcpEndpoint, RegionInfo) -> Result<T>,
+) -> Result<T> {
+    let fabric = TcpFabric::connect(tcp_config(config, &[address.to_owned()]))?;
+    question(&fabric.endpoint(seed)?, fabric.regions()[0])
 }
 
 /// Pool and number of the server at `address`, and the address of the next one.
@@ -95,11 +99,11 @@ pub(super) fn look(
     address: &str,
     seed: u64,
 ) -> Result<(Option<RegionPlace>, Option<String>)> {
-    let fabric = TcpFabric::connect(tcp_config(config, &[address.to_owned()]))?;
-    let (ep, region) = (fabric.endpoint(seed)?, fabric.regions()[0]);
-    let place = block_on(&ep, place_of_region(&ep, region))?;
-    let next = place.map(|place| next(&ep, region, place)).transpose()?.flatten();
-    Ok((place, next))
+    ask(config, address, seed, |ep, region| {
+        let place = block_on(ep, place_of_region(ep, region))?;
+        let next = place.map(|place| next(ep, region, place)).transpose()?.flatten();
+        Ok((place, next))
+    })
 }
 
 fn next<E: Endpoint>(ep: &E, region: RegionInfo, place: RegionPlace) -> Result<Option<String>> {

@@ -345,7 +345,9 @@ fn attach_to_all(
             Some((fabric, rest)) => {
                 attach_or_find(config, fabric, &rest, seed, attach).map_err(|found| match found {
                     // Those that do not answer are needed.
-                    Error::WrongServers(_) | Error::Fabric(_) => error,
+                    Error::WrongServers(_) | Error::Fabric(_) | Error::Pool(PoolError::NoRegion { .. }) => {
+                        error
+                    }
                     Error::Pool(why) if wrong_servers::may_be_why(&why) => error,
                     found => found,
                 })
@@ -405,8 +407,6 @@ fn attach_or_find(
             (Some(pool.servers()), Ok(pool))
         }
         Err(Error::Pool(error)) if wrong_servers::may_be_why(&error) => match &error {
-            // It is in its place in the list, but does not answer.
-            PoolError::NoRegion { .. } => return Err(error.into()),
             PoolError::WrongServers { pool, .. } => (Some(*pool), Err(error)),
             _ => (None, Err(error)),
         },

@@ -17,7 +17,7 @@ const TOLD_MAX: usize = 8;
 /// Whether a wrong list of memory servers may cause this error.
 pub(super) fn may_be_why(error: &PoolError) -> bool {
     match error {
-        PoolError::WrongServers { .. } | PoolError::ForeignRegion { .. } | PoolError::NoRegion { .. } => true,
+        PoolError::WrongServers { .. } | PoolError::ForeignRegion { .. } => true,
         // A server that may join is in the position of one of the pool's.
         PoolError::NotAPool { server } => server.0 > 0,
         _ => false,
