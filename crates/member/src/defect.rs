@@ -28,12 +28,14 @@ pub enum Defect {
     OldAcceptors,
     /// A proposer goes to the acceptors that a view names before that view is decided.
     UndecidedAcceptors,
+    /// A proposer changes the number of acceptors after a value that may not be decided.
+    ResizedUndecided,
     /// A new volume is used before it has all its copies.
     UnplannedVolume,
 }
 
 impl Defect {
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 12] = [
         Self::PromiseIgnored,
         Self::AcceptedIgnored,
         Self::Minority,
@@ -44,6 +46,7 @@ impl Defect {
         Self::SyncingPromoted,
         Self::OldAcceptors,
         Self::UndecidedAcceptors,
+        Self::ResizedUndecided,
         Self::UnplannedVolume,
     ];
 }

@@ -322,33 +322,66 @@ pub type Names = fn(&[u8]) -> Option<Vec<AcceptorId>>;
 /// The change may be made to a value that is never decided, and an attempt that is given up in phase 2 may take
 /// effect later. So a change that is tried again must tell by the value whether it was made already.
 ///
-/// # Acceptors that are replaced
-/// All values name equally many acceptors. A proposal asks those that a *decided* value names; it need not be the
-/// newest one. Answers count only from acceptors that are named by the value found in phase 1 as well, and in phase 2
-/// by the new value too; there must be a majority of them. If too few are left, the proposer must learn a newer
-/// decided value.
+/// # Acceptors that change
+/// A value may name other acceptors than the one before it: others in the place of some, or one more, or one less. One that is
+/// not named any more is never named again: a server that returns is another acceptor. A proposal asks the
+/// acceptors `K` that a *decided* value names; it need not be the newest one. Of these, there must be
+/// 1. in phase 1, a majority of `K`, and a majority of the acceptors that the value found names;
+/// 2. in phase 2, a majority of the acceptors that the value found names, and one of those that the new value names, without
+///    those that the value found does not name.
+/// 3. If the new value names more or fewer acceptors, the value found must be [known](Self::after) to be decided. If it is not,
+///    it is decided first, and the change is [put off](Self::is_put_off).
 ///
-/// So a value is decided by a majority of the acceptors that it names, who are all named by the value before it. Let
-/// `D` be a decided value, and a later proposal have the larger ballot. It finds `D` or a newer value:
-/// 1. Suppose that it finds a value from before `D`, and let `N` be the first decided value after the found one that
-///    names others than it, or `D` if there is none. A majority of the acceptors that the found value names accepted
-///    `N`. The promises that count are from such a majority too. So one of those acceptors accepted `N`, and did so
-///    before its promise: it tells of `N` or a newer value, and the found value was not the one with the largest
-///    ballot.
-/// 2. An acceptor that is new in a value is asked only after that value was decided, and so does not decide on
-///    another one instead of acceptors that know the decided one.
+/// If too few of `K` are left, the proposer must learn a newer decided value.
+///
+/// So a value `D` is decided by majorities of the acceptors that it names and of those that the value before it names. Let a later
+/// proposal have a larger ballot, and all before it be as they should. It finds `D` or a newer value:
+/// - It does not find a value from before the decided one that it knows: that one was accepted by a majority of `K`.
+/// - Suppose that it finds another value `F` from before `D`. Let `V` be the last decided value before `F`, or `F` if that is
+///   decided, and `N` the decided value after `V`. With `n` acceptors named by `V`, at most `n - majority(n)` of them have not
+///   accepted `N`. By 3, `F` names `n - 1` acceptors at least, and those among them that `V` does not name were
+///   never asked: none of these is in `K`. So a majority that `F` names has one that accepted `N`, before its promise. It
+///   tells of `N` or a newer value, and `F` was not the one with the largest ballot.
+/// - An acceptor that is new in a value is asked only after that value was decided, and so does not decide on
+///   another one instead of acceptors that know the decided one.
 #[derive(Debug)]
 pub struct Proposal<F> {
     acceptors: Vec<AcceptorId>,
     names: Names,
     ballot: Ballot,
+    /// A decided value; no bytes if none is known.
+    known: Vec<u8>,
     phase: Phase<F>,
     heard: Vec<Heard>,
-    /// By place in the list of acceptors: whether its answers count.
-    counts: Vec<bool>,
+    /// Both are needed for the next phase.
+    quorums: [Quorum; 2],
     decided: bool,
+    put_off: bool,
     /// Largest ballot that acceptors told to have promised.
     to_beat: Ballot,
+}
+
+/// A majority of some acceptors, of whom those count that are asked.
+#[derive(Debug)]
+struct Quorum {
+    /// By place in the list of those that are asked.
+    counts: Vec<bool>,
+    needs: usize,
+}
+
+impl Quorum {
+    /// A majority of the acceptors that a value names; of all of `asked` if it names none.
+    fn of(asked: &[AcceptorId], names: Option<&[AcceptorId]>) -> Self {
+        let is_named = |id| names.is_none_or(|names| names.contains(id)) || defect(Defect::OldAcceptors);
+        let counts = asked.iter().map(is_named).collect();
+        Self { counts, needs: majority(names.map_or(asked.len(), <[AcceptorId]>::len)) }
+    }
+
+    /// Whether it is there if all count from whom one of `these` was heard.
+    fn is_there(&self, heard: &[Heard], these: &[Heard]) -> bool {
+        let heard = self.counts.iter().zip(heard);
+        heard.filter(|(counts, heard)| **counts && these.contains(heard)).count() >= self.needs
+    }
 }
 
 impl<F: FnOnce(&[u8]) -> Vec<u8>> Proposal<F> {
@@ -359,12 +392,24 @@ impl<F: FnOnce(&[u8]) -> Vec<u8>> Proposal<F> {
             acceptors: acceptors.to_vec(),
             names,
             ballot,
+            known: Vec::new(),
             phase: Phase::Prepare { change, accepted: Ballot::ZERO, value: Vec::new() },
             heard: vec![Heard::Nothing; acceptors.len()],
-            counts: vec![true; acceptors.len()],
+            quorums: [Quorum::of(acceptors, None), Quorum::of(acceptors, None)],
             decided: false,
+            put_off: false,
             to_beat: Ballot::ZERO,
         }
+    }
+
+    /// This proposal by a process that knows that the value `known` was decided.
+    pub fn after(self, known: &[u8]) -> Self {
+        Self { known: known.to_vec(), ..self }
+    }
+
+    /// Whether the value is the one that was found, because that must be decided before the change may be made.
+    pub fn is_put_off(&self) -> bool {
+        self.put_off
     }
 
     pub fn ballot(&self) -> Ballot {
@@ -402,9 +447,10 @@ impl<F: FnOnce(&[u8]) -> Vec<u8>> Proposal<F> {
             Phase::Accept { value } => Some(Ask::Accept(value)),
             Phase::Over => None,
         };
-        let all = self.acceptors.iter().zip(&self.heard).zip(&self.counts);
-        let unanswered = all.filter(|((_, heard), counts)| **heard == Heard::Nothing && **counts);
-        unanswered.filter_map(move |((id, _), _)| {
+        let unanswered = self.acceptors.iter().enumerate().filter(|(at, _)| {
+            self.heard[*at] == Heard::Nothing && self.quorums.iter().any(|quorum| quorum.counts[*at])
+        });
+        unanswered.filter_map(move |(_, id)| {
             Some((*id, Request { incarnation: id.incarnation, ballot: self.ballot, ask: ask? }))
         })
     }
@@ -423,7 +469,7 @@ impl<F: FnOnce(&[u8]) -> Vec<u8>> Proposal<F> {
                 if *accepted > *newest && !defect(Defect::AcceptedIgnored) {
                     *newest = *accepted;
                     *newest_value = value.to_vec();
-                    self.counts = named(&self.acceptors, (self.names)(value).as_deref());
+                    self.quorums[1] = Quorum::of(&self.acceptors, (self.names)(value).as_deref());
                 }
                 Heard::Yes
             }
@@ -448,47 +494,45 @@ impl<F: FnOnce(&[u8]) -> Vec<u8>> Proposal<F> {
     }
 
     fn step(&mut self) -> Step {
-        let all = self.heard.len();
-        let count = |which| {
-            let heard = self.heard.iter().zip(&self.counts);
-            heard.filter(|(heard, counts)| **counts && **heard == which).count()
-        };
-        let (yes, no, open) = (count(Heard::Yes), count(Heard::No), count(Heard::Nothing));
-        let majority = majority(all);
         if self.decided || matches!(self.phase, Phase::Over) {
             return Step::Wait;
         }
-        if yes >= majority {
+        let with = |these: &[Heard]| self.quorums.iter().all(|quorum| quorum.is_there(&self.heard, these));
+        if with(&[Heard::Yes]) {
             return match std::mem::replace(&mut self.phase, Phase::Over) {
-                Phase::Prepare { change, value, .. } => self.begin_accept(change, &value),
+                Phase::Prepare { change, value, .. } => self.begin_accept(change, value),
                 phase => {
                     (self.phase, self.decided) = (phase, true);
                     Step::Decided
                 }
             };
         }
-        if yes + open >= majority {
+        if with(&[Heard::Yes, Heard::Nothing]) {
             return Step::Wait;
         }
+        let is_refused = with(&[Heard::Yes, Heard::Nothing, Heard::No]);
         self.phase = Phase::Over;
-        if yes + open + no < majority { Step::Hopeless } else { Step::Refused(self.to_beat) }
+        if is_refused { Step::Refused(self.to_beat) } else { Step::Hopeless }
     }
 
-    /// Phase 2, after a majority promised, and `found` was the newest value that they had accepted.
-    fn begin_accept(&mut self, change: F, found: &[u8]) -> Step {
-        let value = change(found);
-        let by_new = named(&self.acceptors, (self.names)(&value).as_deref());
-        self.counts.iter_mut().zip(by_new).for_each(|(counts, by_new)| *counts &= by_new);
+    /// Phase 2, after `found` was the newest value that those who promised had accepted.
+    fn begin_accept(&mut self, change: F, found: Vec<u8>) -> Step {
+        let mut value = change(&found);
+        let by_found = (self.names)(&found);
+        let mut by_new = (self.names)(&value);
+        let is_resized = matches!((&by_found, &by_new), (Some(old), Some(new)) if old.len() != new.len());
+        self.put_off = is_resized && found != self.known && !defect(Defect::ResizedUndecided);
+        if self.put_off {
+            (value, by_new) = (found, by_found.clone());
+        }
+        let of_found = Quorum::of(&self.acceptors, by_found.as_deref());
+        let mut of_new = Quorum::of(&self.acceptors, by_new.as_deref());
+        of_new.counts.iter_mut().zip(&of_found.counts).for_each(|(new, found)| *new &= found);
+        self.quorums = [of_found, of_new];
         self.heard.fill(Heard::Nothing);
         self.phase = Phase::Accept { value };
         Step::Accept
     }
-}
-
-/// Which of `acceptors` are among `names`: all if there are none.
-fn named(acceptors: &[AcceptorId], names: Option<&[AcceptorId]>) -> Vec<bool> {
-    let is_named = |id| names.is_none_or(|names| names.contains(id)) || defect(Defect::OldAcceptors);
-    acceptors.iter().map(is_named).collect()
 }
 
 /// Number of acceptors such that any two sets of that many, out of `all`, have one in common.

@@ -24,6 +24,8 @@ const PAUSE_MS: u64 = 20;
 pub(crate) struct Acceptors {
     acceptors: Vec<AcceptorId>,
     lines: Vec<Line>,
+    /// The decided view that names them, encoded.
+    known: Vec<u8>,
     secret: Secret,
     /// Whether the acceptors are those of an existing group, and may have been replaced.
     follows: bool,
@@ -39,8 +41,8 @@ impl Acceptors {
     pub fn of(view: &View, secret: &Secret, proposer: u64) -> Self {
         let (acceptors, lines) = acceptors_of(view, secret);
         let (ballot, random) = (Ballot::ZERO, Random::new(proposer));
-        let silent = Vec::new();
-        Self { acceptors, lines, secret: secret.clone(), follows: true, silent, proposer, ballot, random }
+        let (known, secret, silent) = (view.encode(), secret.clone(), Vec::new());
+        Self { acceptors, lines, known, secret, follows: true, silent, proposer, ballot, random }
     }
 
     /// The register without servers that are known not to answer, so that nothing waits for them.
@@ -54,7 +56,8 @@ impl Acceptors {
     }
 
     /// Goes to the acceptors that a decided view names.
-    fn follow(&mut self, view: &View) {
+    fn follow(&mut self, view: &View, encoded: Vec<u8>) {
+        self.known = encoded;
         if view.acceptors().eq(self.acceptors.iter().copied()) {
             return;
         }
@@ -91,10 +94,10 @@ impl Acceptors {
                 }
             };
             let names: Names = if self.follows { View::acceptors_of } else { |_| None };
-            let mut proposal = Proposal::new(&self.acceptors, names, self.ballot, made);
+            let mut proposal = Proposal::new(&self.acceptors, names, self.ballot, made).after(&self.known);
             let (step, reason) = run(&mut proposal, &mut self.lines, &self.silent);
             let decided = proposal.value().map(<[u8]>::to_vec);
-            let to_beat = proposal.to_beat();
+            let (to_beat, is_put_off) = (proposal.to_beat(), proposal.is_put_off());
             drop(proposal);
             if let Some(wrong) = wrong {
                 return Err(wrong);
@@ -105,9 +108,11 @@ impl Acceptors {
                 (Step::Decided, Some(bytes)) => {
                     let view = View::decode(&bytes).map_err(damaged)?;
                     if self.follows {
-                        self.follow(&view);
+                        self.follow(&view, bytes);
                     }
-                    return Ok(Some(view));
+                    if !is_put_off {
+                        return Ok(Some(view));
+                    }
                 }
                 (Step::Refused(ballot), _) => self.ballot = ballot.max(to_beat),
                 _ => {
