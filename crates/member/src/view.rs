@@ -7,14 +7,17 @@
 //!
 //! ```text
 //! epoch 8 | pool 8 | copies wanted 2 | bytes of a slot 8 | count 4, servers | count 4, volumes | register
-//! server   incarnation 8 | incarnation as an acceptor 8, 0 if it is none | in the view 1 | length 4, address
-//! volume   epoch since which it has this primary 8 | count 4, copies, the primary first
+//! server   incarnation 8 | incarnation as an acceptor 8, 0 if it is not known | standing 1 | length 4, address
+//! volume   epoch since which it has this primary 8 | count 4, copies, the primary first; none if it is retired
 //! copy     server 2 | slot 2 | syncing 1
 //! register length 4, name; only if the top bit of the count of servers says that it is outside the servers
 //! ```
 //!
-//! The top bit of the count of volumes says that the last one is *planned*: nobody has used it, because it has not had all its
-//! copies yet ([`View::with_server`]).
+//! A server may be in the view (1 in its standing), be no acceptor of the register (2), be about to leave (4), or have left for
+//! good (8). The top bit of the count of volumes says that the last one is *planned*: nobody has used it, because it has not had
+//! all its copies yet ([`View::with_server`]).
+
+mod steps;
 
 use std::collections::BTreeSet;
 
@@ -29,15 +32,21 @@ use crate::register::AcceptorId;
 pub const FIRST_EPOCH: u64 = 1;
 /// No view gets so far by changes; encoded views from here on are damaged.
 const EPOCH_END: u64 = 1 << 63;
-/// Least bytes of an encoded server, and those of a copy.
+/// Least bytes of an encoded server and of a volume, and those of a copy.
 const SERVER_BYTES: usize = 21;
+const VOLUME_BYTES: usize = 12;
 const COPY_BYTES: usize = 5;
 /// Bit in the count of servers: the name of a register follows the volumes.
 const NAMES_REGISTER: u32 = 1 << 31;
 /// Bit in the count of volumes: the last one is planned.
 const PLANS_ONE: u32 = 1 << 31;
-/// Incarnation as an acceptor of a server that is none.
+/// Incarnation of an acceptor that is not known.
 const NO_ACCEPTOR: u64 = 0;
+/// Bits of the standing of a server.
+const IS_IN: u8 = 1;
+const IS_NO_ACCEPTOR: u8 = 2;
+const LEAVES: u8 = 4;
+const HAS_LEFT: u8 = 8;
 
 /// A register outside the memory servers, as the one acceptor of the views that are in it. No server has this number.
 pub const OUTSIDE: AcceptorId = AcceptorId { server: MemoryServerId(u16::MAX), incarnation: 0 };
@@ -93,15 +102,27 @@ impl VolumeCopy {
 pub struct Server {
     address: String,
     incarnation: u64,
-    /// Incarnation with which it became an acceptor of the register, or [`NO_ACCEPTOR`].
+    /// Incarnation as an acceptor of the register, or [`NO_ACCEPTOR`].
     acceptor: u64,
+    is_acceptor: bool,
     is_in: bool,
+    stay: Stay,
+}
+
+/// Whether a server is there for good.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stay {
+    Stays,
+    /// It takes no more copies, and those that it has go to others.
+    Leaves,
+    Left,
 }
 
 impl Server {
     /// A server in the view. `incarnation` changes whenever its memory is lost or outdated.
     pub fn new(address: impl Into<String>, incarnation: u64) -> Self {
-        Self { address: address.into(), incarnation, acceptor: incarnation, is_in: true }
+        let (acceptor, is_acceptor, stay) = (incarnation, true, Stay::Stays);
+        Self { address: address.into(), incarnation, acceptor, is_acceptor, is_in: true, stay }
     }
 
     pub fn address(&self) -> &str {
@@ -115,6 +136,27 @@ impl Server {
     /// Whether the server may hold copies. One that is out has missed writes.
     pub fn is_in(&self) -> bool {
         self.is_in
+    }
+
+    /// Whether it is there for good. One that is not takes no more copies, and never returns.
+    pub fn stays(&self) -> bool {
+        self.stay == Stay::Stays
+    }
+
+    /// Whether it has left for good.
+    pub fn has_left(&self) -> bool {
+        self.stay == Stay::Left
+    }
+
+    fn encode_standing(&self) -> u8 {
+        let bit = |is_set, bit| if is_set { bit } else { 0 };
+        let acceptor = bit(!self.is_acceptor && self.acceptor != NO_ACCEPTOR, IS_NO_ACCEPTOR);
+        let stay = match self.stay {
+            Stay::Stays => 0,
+            Stay::Leaves => LEAVES,
+            Stay::Left => HAS_LEFT,
+        };
+        bit(self.is_in, IS_IN) | acceptor | stay
     }
 }
 
@@ -137,7 +179,8 @@ pub struct HeldCopy {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Volume {
-    primary: VolumeCopy,
+    /// `None` if the volume is retired: nobody uses it any more.
+    primary: Option<VolumeCopy>,
     /// Epoch of the first of the views, up to this one, that all have this primary.
     since: u64,
     backups: Vec<VolumeCopy>,
@@ -145,7 +188,33 @@ struct Volume {
 
 impl Volume {
     fn copies(&self) -> impl Iterator<Item = &VolumeCopy> {
-        std::iter::once(&self.primary).chain(&self.backups)
+        self.primary.iter().chain(&self.backups)
+    }
+
+    fn is_retired(&self) -> bool {
+        self.primary.is_none()
+    }
+
+    /// Whether no copy is being filled.
+    fn is_whole(&self) -> bool {
+        !self.backups.iter().any(|copy| copy.syncing)
+    }
+
+    fn is_on(&self, server: MemoryServerId) -> bool {
+        self.copies().any(|copy| copy.server == server)
+    }
+
+    /// Removes the copy on `server`, if there is one. If it is the primary, the last whole backup is the primary from `epoch` on: a
+    /// WRITE reaches it after all others, so these have what it has. Returns whether a primary is left.
+    fn leave(&mut self, server: MemoryServerId, epoch: u64) -> bool {
+        self.backups.retain(|copy| copy.server != server);
+        if self.primary.is_none_or(|copy| copy.server != server) {
+            return true;
+        }
+        let whole = |copy: &VolumeCopy| !copy.syncing || defect(Defect::SyncingPromoted);
+        let Some(at) = self.backups.iter().rposition(whole) else { return false };
+        (self.primary, self.since) = (Some(VolumeCopy { syncing: false, ..self.backups.remove(at) }), epoch);
+        true
     }
 }
 
@@ -185,6 +254,12 @@ pub enum ViewError {
     NotFree { server: MemoryServerId, slot: u16 },
     #[error("memory server {server} has a copy of volume {volume} already")]
     HasCopy { volume: u16, server: MemoryServerId },
+    #[error("memory server {server} leaves the pool for good, or has left it")]
+    Leaves { server: MemoryServerId },
+    #[error("memory server {server} has what the pool needs, and cannot leave it")]
+    Needed { server: MemoryServerId },
+    #[error("without memory server {server}, there are too few for {replicas} copies of each volume")]
+    TooFew { server: MemoryServerId, replicas: u16 },
     #[error("memory server {server} has no copy of volume {volume} that is being filled")]
     NotSyncing { volume: u16, server: MemoryServerId },
 }
@@ -221,7 +296,7 @@ impl View {
         servers.iter_mut().for_each(|server| server.is_in = true);
         let volume = |v: usize| {
             let copy = |k| VolumeCopy::whole(MemoryServerId(((v + usize::from(k)) % n) as u16), k);
-            Volume { primary: copy(0), since: FIRST_EPOCH, backups: (1..replicas).map(copy).collect() }
+            Volume { primary: Some(copy(0)), since: FIRST_EPOCH, backups: (1..replicas).map(copy).collect() }
         };
         let volumes = (0..n).map(volume).collect();
         let register = String::new();
@@ -271,9 +346,9 @@ impl View {
         &self.servers
     }
 
-    /// Number of the server with this address, in the view or not.
+    /// Number of the server with this address, in the view or not; one that has left does not count.
     pub fn server_at(&self, address: &str) -> Option<MemoryServerId> {
-        let at = self.servers.iter().position(|server| server.address == address)?;
+        let at = self.servers.iter().position(|server| server.address == address && !server.has_left())?;
         Some(MemoryServerId(at as u16))
     }
 
@@ -299,8 +374,7 @@ impl View {
         (!self.register.is_empty()).then_some(&*self.register)
     }
 
-    /// The acceptors of the register, one on each server that the pool was made with; [`OUTSIDE`] alone if the register is
-    /// outside the servers.
+    /// The acceptors of the register, on servers of the pool; [`OUTSIDE`] alone if the register is outside the servers.
     pub fn acceptors(&self) -> impl Iterator<Item = AcceptorId> {
         let outside = self.register().map(|_| OUTSIDE);
         let servers = if outside.is_none() { &self.servers[..] } else { &[] };
@@ -308,7 +382,7 @@ impl View {
             server: MemoryServerId(number),
             incarnation: server.acceptor,
         });
-        let on_servers = on_servers.filter(|id| id.incarnation != NO_ACCEPTOR);
+        let on_servers = on_servers.zip(servers).filter(|(_, server)| server.is_acceptor).map(|(id, _)| id);
         outside.into_iter().chain(on_servers)
     }
 
@@ -328,10 +402,15 @@ impl View {
         self.volumes.len() - usize::from(self.plans_one)
     }
 
-    /// The copy of `volume` that serves; `None` if there is no such volume.
+    /// The copy of `volume` that serves; `None` if there is no such volume, or it is retired.
     #[inline]
     pub fn primary(&self, volume: VolumeId) -> Option<VolumeCopy> {
-        self.volumes.get(usize::from(volume.0)).map(|volume| volume.primary)
+        self.volumes.get(usize::from(volume.0))?.primary
+    }
+
+    /// Whether `volume` was retired: it is empty, has no copies, and is never used again.
+    pub fn is_retired(&self, volume: VolumeId) -> bool {
+        self.volumes.get(usize::from(volume.0)).is_some_and(Volume::is_retired)
     }
 
     /// The other copies of `volume`, syncing ones too; none if there is no such volume.
@@ -345,7 +424,7 @@ impl View {
         (0..).map(VolumeId).zip(&self.volumes).filter_map(move |(id, volume)| {
             let copy = volume.copies().find(|copy| copy.server == server)?;
             let role = match copy {
-                copy if *copy == volume.primary => Role::Primary,
+                copy if Some(*copy) == volume.primary => Role::Primary,
                 copy if copy.syncing => Role::Syncing,
                 _ => Role::Backup,
             };
@@ -361,16 +440,18 @@ impl View {
     /// Volumes with fewer copies than they shall have. A syncing copy counts.
     pub fn wanting(&self) -> impl Iterator<Item = VolumeId> {
         let all = self.volumes.iter().enumerate();
-        let wanting = all.filter(|(_, volume)| volume.copies().count() < usize::from(self.replicas));
+        let wanting = all.filter(|(_, volume)| {
+            !volume.is_retired() && volume.copies().count() < usize::from(self.replicas)
+        });
         wanting.map(|(v, _)| VolumeId(v as u16))
     }
 
-    /// Slots without a copy of servers in the view.
+    /// Slots without a copy of servers that are in the view and stay.
     pub fn free_slots(&self) -> impl Iterator<Item = Place> {
         let used: BTreeSet<_> =
             self.volumes.iter().flat_map(|volume| volume.copies().map(VolumeCopy::place)).collect();
-        let all =
-            self.members().flat_map(|server| (0..self.replicas).map(move |slot| Place { server, slot }));
+        let staying = self.members().filter(|server| self.servers[usize::from(server.0)].stays());
+        let all = staying.flat_map(|server| (0..self.replicas).map(move |slot| Place { server, slot }));
         all.filter(move |place| !used.contains(place))
     }
 
@@ -378,81 +459,8 @@ impl View {
         Self { epoch: self.epoch + 1, ..self.clone() }
     }
 
-    /// This view with one more server, as its last. It is no acceptor of the register. Its slots are free; from then on,
-    /// [`grown`](Self::grown) leads to one more volume.
-    ///
-    /// # Errors
-    /// If there are too many servers, or one has this address.
-    pub fn with_server(&self, address: &str, incarnation: u64) -> Result<Self, ViewError> {
-        if let Some(server) = self.server_at(address) {
-            return Err(ViewError::IsNamed { address: address.to_owned(), server });
-        }
-        if self.servers.len() >= MAX_SERVERS {
-            return Err(ViewError::TooManyServers { servers: self.servers.len() + 1 });
-        }
-        let mut next = self.next();
-        next.servers.push(Server { acceptor: NO_ACCEPTOR, ..Server::new(address, incarnation) });
-        Ok(next)
-    }
-
-    /// The next step on the way to as many volumes as servers; `None` if there is nothing to do, or something has to happen first:
-    /// a server that is out comes back, or a copy is filled.
-    ///
-    /// A new volume has its copies on different servers, but only the server that [joined](Self::with_server) has free slots. So
-    /// backups of other volumes move there first, until enough servers have one. The new volume is *planned*
-    /// until it has all its copies. Who uses volumes does not know of it, so it may be given up.
-    pub fn grown(&self) -> Option<Self> {
-        let replicas = usize::from(self.replicas);
-        let mut next = self.next();
-        let free: Vec<Place> = self.free_slots().collect();
-        let with_room: BTreeSet<MemoryServerId> = free.iter().map(|place| place.server).collect();
-        // One on a server that has no room yet.
-        let leaves =
-            |backups: &[VolumeCopy]| backups.iter().position(|copy| !with_room.contains(&copy.server));
-        let is_whole = |volume: &Volume| !volume.backups.iter().any(|copy| copy.syncing);
-        if let Some(moved) = next.volumes.iter_mut().find(|of| is_whole(of) && of.copies().count() > replicas)
-        {
-            // The last is the one that was filled. The order of the others stays: what a later one has, those before it have.
-            let earlier = &moved.backups[..moved.backups.len() - 1];
-            moved.backups.remove(leaves(earlier).unwrap_or(0));
-            return Some(next);
-        }
-        let has_all = |volume: &Volume| is_whole(volume) && volume.copies().count() == replicas;
-        if !self.servers.iter().all(|server| server.is_in) || !self.volumes.iter().all(has_all) {
-            return None;
-        }
-        if self.plans_one {
-            next.plans_one = false;
-            return Some(next);
-        }
-        if self.volumes.len() >= self.servers.len() {
-            return None;
-        }
-        if with_room.len() >= replicas {
-            // The server that joined, if nothing else took its slots.
-            let own = MemoryServerId(self.volumes.len() as u16);
-            let place = free.iter().find(|place| place.server == own).or(free.first())?;
-            let primary = VolumeCopy::whole(place.server, place.slot);
-            next.volumes.push(Volume { primary, since: next.epoch, backups: Vec::new() });
-            next.plans_one = !defect(Defect::UnplannedVolume);
-            return Some(next);
-        }
-        // Each of the servers has room for one copy of the new volume; whoever has more takes a backup of another one.
-        let room = |server| free.iter().filter(|place| place.server == server).count();
-        let place = free.iter().find(|place| room(place.server) > 1)?;
-        let moves = next.volumes.iter_mut().filter_map(|volume| {
-            let from = volume.backups[leaves(&volume.backups)?].server;
-            let has_one = volume.copies().any(|copy| copy.server == place.server);
-            (!has_one).then_some((from, volume))
-        });
-        let (_, moves) = moves.min_by_key(|(from, _)| *from)?;
-        moves.backups.push(VolumeCopy { server: place.server, slot: place.slot, syncing: true });
-        Some(next)
-    }
-
     /// This view without `server`: it is out, its copies are gone, and of each volume that it served the last
-    /// whole backup is the primary: a WRITE reaches it after all others, so these have what it has. A planned volume is given up if
-    /// no copy is left. The same view, of the same epoch, if `server` is not in it.
+    /// whole backup is the primary. A planned volume is given up if no copy is left. The same view, of the same epoch, if `server` is not in it.
     ///
     /// # Errors
     /// If no whole copy of a volume would be left.
@@ -464,17 +472,8 @@ impl View {
         next.servers[usize::from(server.0)].is_in = false;
         let mut lost = Vec::new();
         for (v, volume) in next.volumes.iter_mut().enumerate() {
-            volume.backups.retain(|copy| copy.server != server);
-            if volume.primary.server != server {
-                continue;
-            }
-            let whole = |copy: &VolumeCopy| !copy.syncing || defect(Defect::SyncingPromoted);
-            match volume.backups.iter().rposition(whole) {
-                Some(at) => {
-                    volume.primary = VolumeCopy { syncing: false, ..volume.backups.remove(at) };
-                    volume.since = next.epoch;
-                }
-                None => lost.push(v as u16),
+            if !volume.leave(server, next.epoch) {
+                lost.push(v as u16);
             }
         }
         if next.plans_one && lost.last().is_some_and(|lost| usize::from(*lost) + 1 == next.volumes.len()) {
@@ -493,7 +492,10 @@ impl View {
         self.check_server(server, true)?;
         let mut next = self.next();
         let of_volume = next.volume_mut(volume)?;
-        if of_volume.copies().any(|copy| copy.server == server) {
+        if of_volume.is_retired() {
+            return Err(ViewError::NoVolume { volume: volume.0 });
+        }
+        if of_volume.is_on(server) {
             return Err(ViewError::HasCopy { volume: volume.0, server });
         }
         of_volume.backups.push(VolumeCopy { server, slot, syncing: true });
@@ -521,9 +523,12 @@ impl View {
     /// memory is outdated if it is not lost.
     ///
     /// # Errors
-    /// If there is no such server, it is in the view, or the incarnation is the old one.
+    /// If there is no such server, it is in the view or leaves for good, or the incarnation is the old one.
     pub fn readmit(&self, server: MemoryServerId, incarnation: u64) -> Result<Self, ViewError> {
         self.check_server(server, false)?;
+        if !self.servers[usize::from(server.0)].stays() {
+            return Err(ViewError::Leaves { server });
+        }
         let mut next = self.next();
         let of_server = &mut next.servers[usize::from(server.0)];
         if of_server.incarnation == incarnation {
@@ -533,11 +538,10 @@ impl View {
         Ok(next)
     }
 
-    /// This view, before it is proposed, with an acceptor of this `incarnation` on `server`, if it had one there. That must
-    /// have lost its memory, so that it never answers again.
+    /// This view, before it is proposed, with an acceptor of this `incarnation` on `server`, or one that may become an acceptor. The
+    /// one that it had must have lost its memory, so that it never answers again.
     pub fn with_acceptor(mut self, server: MemoryServerId, incarnation: u64) -> Self {
-        let named = self.servers.get_mut(usize::from(server.0));
-        if let Some(of_server) = named.filter(|named| named.acceptor != NO_ACCEPTOR) {
+        if let Some(of_server) = self.servers.get_mut(usize::from(server.0)) {
             of_server.acceptor = incarnation;
         }
         self
@@ -568,13 +572,13 @@ impl View {
         for server in &self.servers {
             out.put_u64(server.incarnation);
             out.put_u64(server.acceptor);
-            out.push(u8::from(server.is_in));
+            out.push(server.encode_standing());
             out.put_counted(server.address.as_bytes());
         }
         out.put_u32(self.volumes.len() as u32 | if self.plans_one { PLANS_ONE } else { 0 });
         for volume in &self.volumes {
             out.put_u64(volume.since);
-            out.put_u32(1 + volume.backups.len() as u32);
+            out.put_u32(volume.copies().count() as u32);
             for copy in volume.copies() {
                 out.put_u16(copy.server.0);
                 out.put_u16(copy.slot);
@@ -622,7 +626,7 @@ impl View {
         let servers = (0..n).map(|_| read_server(reader)).collect::<Result<_, _>>()?;
         let counted = reader.u32()?;
         let (volumes, plans_one) = ((counted & !PLANS_ONE) as usize, counted & PLANS_ONE != 0);
-        if volumes > reader.rest().len() / (12 + COPY_BYTES) {
+        if volumes > reader.rest().len() / VOLUME_BYTES {
             return Err(reader.bad("more items than bytes"));
         }
         if volumes <= usize::from(plans_one) || volumes > MAX_SERVERS {
@@ -653,7 +657,7 @@ impl View {
         }
         let copies = reader.count(COPY_BYTES)?;
         if copies == 0 {
-            return Err(reader.bad("a volume without copies"));
+            return Ok(Volume { primary: None, since, backups: Vec::new() });
         }
         let primary = self.read_copy(reader, used)?;
         if primary.syncing {
@@ -668,7 +672,7 @@ impl View {
             }
             backups.push(copy);
         }
-        Ok(Volume { primary, since, backups })
+        Ok(Volume { primary: Some(primary), since, backups })
     }
 
     fn read_copy(&self, reader: &mut Reader, used: &mut BTreeSet<Place>) -> Result<VolumeCopy, BadField> {
@@ -708,9 +712,18 @@ fn read_name(reader: &mut Reader) -> Result<String, BadField> {
 }
 
 fn read_server(reader: &mut Reader) -> Result<Server, BadField> {
-    let (incarnation, acceptor) = (reader.u64()?, reader.u64()?);
-    let is_in = read_bool(reader)?;
-    let address = reader.counted()?;
-    let Ok(address) = text(address) else { return Err(reader.bad("an address that is no text")) };
-    Ok(Server { address: address.to_owned(), incarnation, acceptor, is_in })
+    let (incarnation, acceptor, standing) = (reader.u64()?, reader.u64()?, reader.u8()?);
+    let has = |bit| standing & bit != 0;
+    let stay = match standing & !(IS_IN | IS_NO_ACCEPTOR) {
+        0 => Stay::Stays,
+        LEAVES => Stay::Leaves,
+        HAS_LEFT if !has(IS_IN) => Stay::Left,
+        _ => return Err(reader.bad("a standing that cannot be")),
+    };
+    if acceptor == NO_ACCEPTOR && has(IS_NO_ACCEPTOR) {
+        return Err(reader.bad("no acceptor that is not known"));
+    }
+    let is_acceptor = acceptor != NO_ACCEPTOR && !has(IS_NO_ACCEPTOR);
+    let Ok(address) = text(reader.counted()?) else { return Err(reader.bad("an address that is no text")) };
+    Ok(Server { address: address.to_owned(), incarnation, acceptor, is_acceptor, is_in: has(IS_IN), stay })
 }

@@ -77,7 +77,7 @@ impl Change {
             return Some(adopts);
         }
         // One of them suffices.
-        (view.members().next() == Some(me) && view.grown().is_some()).then_some(Self::Grow)
+        (view.members().next() == Some(me) && view.next_step().is_some()).then_some(Self::Grow)
     }
 
     /// What becomes of a view; `None` if it stays.
@@ -113,7 +113,7 @@ impl Change {
                     }
                 }
             }
-            Self::Grow => next = view.grown()?,
+            Self::Grow => next = view.next_step()?,
         }
         (next.epoch() > view.epoch()).then_some(next)
     }

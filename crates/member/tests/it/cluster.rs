@@ -3,7 +3,8 @@
 //!
 //! - Decided views form one chain, and a proposal never decides one that is older than one decided before.
 //! - At no moment do two servers serve a volume. The primary of a volume was a whole copy in the view before.
-//! - Servers that join are in use in the end: there are as many volumes, whole before anybody uses them.
+//! - Servers that join are in use in the end: there are as many volumes, whole before anybody uses them. Those that leave for good
+//!   have no copies in the end, and do not decide any more.
 //! - Some time after the last fault, if enough acceptors are left, dead servers are out of the view if that loses no
 //!   volume, and living primaries serve.
 
@@ -17,7 +18,7 @@ use std::ops::Range;
 use std::rc::Rc;
 
 use pando_fabric::{MemoryServerId, Random};
-use pando_member::{Acceptor, AcceptorId, ServerLease, Serves, Terms, View, VolumeId};
+use pando_member::{Acceptor, AcceptorId, Server, ServerLease, Serves, Terms, View, VolumeId};
 
 use crate::{below, seeds};
 use chain::Chain;
@@ -402,8 +403,8 @@ impl Sim {
         };
         let living: Vec<_> = newest.acceptors().filter(lives).collect();
         let knows = |node: &Node| node.acceptors.iter().filter(|id| living.contains(id)).count();
-        let mut running = self.nodes.iter().filter(|node| node.process.is_some());
-        running.any(|node| knows(node) > newest.acceptors().count() / 2)
+        let suffice = |node: &Node| knows(node) > newest.acceptors().count().max(node.acceptors.len()) / 2;
+        self.nodes.iter().filter(|node| node.process.is_some()).any(suffice)
     }
 
     /// The newest view, and what each server knows: for messages.
@@ -442,6 +443,9 @@ impl Sim {
         let view = View::decode(newest).expect("a decided view");
         let complete = |node: usize| {
             let server = MemoryServerId(node as u16);
+            if view.servers().get(node).is_some_and(Server::has_left) {
+                return !view.acceptors().any(|id| id.server == server);
+            }
             let process = self.nodes[node].process.as_ref();
             self.is_alive(node, view.incarnation(server))
                 && process.is_some_and(|process| {
@@ -455,7 +459,7 @@ impl Sim {
         let mut copies = (0..view.volumes()).flat_map(|v| view.backups(VolumeId(v as u16)));
         let is_whole = !view.wanting().any(fits) && !copies.any(|copy| copy.syncing);
         let all_joined = view.volumes_in_use() == self.nodes.len() || view.wanting().next().is_some();
-        (0..self.nodes.len()).all(complete) && is_whole && all_joined && view.grown().is_none()
+        (0..self.nodes.len()).all(complete) && is_whole && all_joined && view.next_step().is_none()
     }
 
     /// Faults for some time, then a calm until all is well again. Returns false if faults took the last copy of a
@@ -499,10 +503,14 @@ impl Sim {
         }
         for v in 0..view.volumes() {
             let volume = VolumeId(v as u16);
-            let primary = view.primary(volume).expect("there is such a volume").server;
+            let Some(primary) = view.primary(volume).map(|copy| copy.server) else { continue };
             let serves = self.serves(usize::from(primary.0), volume);
             if lives(&primary) && serves != Serves::Yes {
-                return Err(format!("{serves:?} says {primary} of volume {v} in the view {}", view.epoch()));
+                return Err(format!(
+                    "{serves:?} says {primary} of volume {v} in the view {}: {}",
+                    view.epoch(),
+                    self.state()
+                ));
             }
         }
         Ok(true)

@@ -11,7 +11,7 @@ use pando_member::{
 /// A view that random changes of a first one led to.
 fn view() -> impl Strategy<Value = View> {
     let first = (1..8u16, any::<u64>(), 1..4u16, "[a-zä:0-9]{0,12}");
-    let changes = vec((0..7u8, 0..8u16, 0..8u16), 0..40);
+    let changes = vec((0..8u8, 0..8u16, 0..8u16), 0..40);
     (first, changes, "(etcd://[a-z]{1,9})?").prop_map(|((n, pool, replicas, address), changes, register)| {
         let servers = (0..n).map(|i| Server::new(format!("{address}{i}"), u64::from(i) + 1)).collect();
         let mut view = View::new(pool, replicas.min(n), servers).expect("enough servers");
@@ -27,7 +27,8 @@ fn view() -> impl Strategy<Value = View> {
                 }
                 2 => view.copied(volume, server).ok(),
                 3 => view.with_server(&format!("{address}{}", view.epoch()), view.epoch() << 32).ok(),
-                4 => view.grown(),
+                4 => view.next_step(),
+                5 => view.retiring(server).ok(),
                 _ => {
                     let mut free = view.free_slots().filter(|place| place.server == server);
                     free.next().and_then(|place| view.with_copy(volume, server, place.slot).ok())

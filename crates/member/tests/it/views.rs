@@ -116,10 +116,8 @@ fn filled(mut view: View) -> View {
 
 /// Numbers of the servers with copies of each volume, the primary first.
 fn holders(view: &View) -> Vec<Vec<u16>> {
-    let of = |volume| {
-        let primary = view.primary(volume).expect("there is such a volume");
-        [primary].iter().chain(view.backups(volume)).map(|copy| copy.server.0).collect()
-    };
+    let of =
+        |volume| view.primary(volume).iter().chain(view.backups(volume)).map(|copy| copy.server.0).collect();
     (0..view.volumes() as u16).map(V).map(of).collect()
 }
 
@@ -129,28 +127,88 @@ fn a_server_joins_and_one_more_volume_has_its_copies_on_different_servers() {
     let named = ViewError::IsNamed { address: "host-1:1".to_owned(), server: S(1) };
     assert_eq!(first.with_server("host-1:1", 5), Err(named));
     let joined = first.with_server("host-3:1", 5).expect("another one");
-    assert_eq!(first.grown(), None, "there are as many volumes as servers");
+    assert_eq!(first.next_step(), None, "there are as many volumes as servers");
     assert!(joined.acceptors().eq(first.acceptors()), "it is no acceptor");
     assert_eq!((joined.incarnation(S(3)), joined.volumes(), joined.free_slots().count()), (Some(5), 3, 2));
-    let moving = joined.grown().expect("a backup moves");
+    let moving = joined.next_step().expect("a backup moves");
     assert_eq!(holders(&moving), [vec![0, 1], vec![1, 2], vec![2, 0, 3]]);
-    assert_eq!(moving.grown(), None, "it is not filled");
-    let moved = filled(moving).grown().expect("two servers have room");
+    assert_eq!(moving.next_step(), None, "it is not filled");
+    let moved = filled(moving).next_step().expect("two servers have room");
     assert_eq!(holders(&moved), [[0, 1], [1, 2], [2, 3]]);
-    let planned = moved.grown().expect("a volume");
+    let planned = moved.next_step().expect("a volume");
     assert_eq!((planned.volumes(), planned.volumes_in_use()), (4, 3));
     assert_eq!(planned.primary(V(3)), Some(copy(3, 1)));
     assert_eq!(planned.without(S(3)).expect("nobody has used the volume").volumes(), 3);
-    assert_eq!(planned.grown(), None, "it has one copy");
+    assert_eq!(planned.next_step(), None, "it has one copy");
     let whole = filled(planned);
     assert_eq!(holders(&whole), [[0, 1], [1, 2], [2, 3], [3, 0]]);
-    let in_use = whole.grown().expect("it may be used");
-    assert_eq!((in_use.volumes_in_use(), in_use.grown()), (4, None));
+    let in_use = whole.next_step().expect("it may be used");
+    assert_eq!((in_use.volumes_in_use(), in_use.next_step()), (4, None));
     assert_eq!(in_use.without(S(3)).expect("a copy of each is left").volumes(), 4);
 }
 
+/// All steps until there is nothing to do.
+fn settled(mut view: View) -> View {
+    view = filled(view);
+    while let Some(next) = view.next_step() {
+        view = filled(next);
+    }
+    view
+}
+
+fn acceptors(view: &View) -> Vec<u16> {
+    view.acceptors().map(|id| id.server.0).collect()
+}
+
 #[test]
-fn servers_that_join_are_in_use_in_the_end_whatever_is_lost_meanwhile() {
+fn a_server_leaves_for_good_and_its_copies_are_on_others() {
+    let first = view(4, 2);
+    assert_eq!(first.retiring(S(0)), Err(ViewError::Needed { server: S(0) }));
+    assert_eq!(first.retiring(S(4)), Err(ViewError::NoServer { server: S(4) }));
+    let leaves = first.retiring(S(2)).expect("it may leave");
+    assert_eq!(leaves.retiring(S(2)), Ok(leaves.clone()), "once is enough");
+    assert_eq!(holders(&leaves), [vec![0, 1], vec![1, 2], vec![], vec![3, 0]]);
+    assert!(leaves.is_retired(V(2)) && !leaves.is_retired(V(1)));
+    assert_eq!(leaves.wanting().count(), 0, "nobody wants copies of the volume");
+    assert_eq!(leaves.free_slots().collect::<Vec<_>>(), [Place { server: S(3), slot: 1 }]);
+    let moving = leaves.next_step().expect("a copy moves");
+    assert_eq!(holders(&moving), [vec![0, 1], vec![1, 2, 3], vec![], vec![3, 0]]);
+    assert_eq!(moving.next_step(), None, "it is not filled");
+    let moved = filled(moving).next_step().expect("it is whole");
+    assert_eq!(holders(&moved), [vec![0, 1], vec![1, 3], vec![], vec![3, 0]]);
+    let left = moved.next_step().expect("it has nothing any more");
+    assert!(left.servers()[2].has_left() && !left.servers()[2].is_in());
+    assert_eq!((acceptors(&moved), acceptors(&left)), (vec![0, 1, 2, 3], vec![0, 1, 3]));
+    assert_eq!((left.next_step(), left.server_at("host-2:1")), (None, None));
+    assert_eq!(left.readmit(S(2), 9), Err(ViewError::Leaves { server: S(2) }));
+    // It may join as another one.
+    let again = settled(left.with_server("host-2:1", 9).expect("it has left"));
+    assert_eq!((again.volumes_in_use(), acceptors(&again)), (5, vec![0, 1, 3]));
+    assert!(again.primary(V(4)).is_some() && again.wanting().next().is_none());
+}
+
+#[test]
+fn a_primary_leaves_a_server_and_a_full_server_makes_place() {
+    // Volume 1 is served by server 2.
+    let first = view(3, 2).without(S(1)).and_then(|view| Ok(view.readmit(S(1), 2).expect("it is out")));
+    let first = filled(first.expect("nothing is lost"));
+    let since = first.epoch();
+    let gone = settled(first.retiring(S(2)).expect("it may leave"));
+    assert_eq!(gone.primary(V(1)).map(|copy| copy.server), Some(S(0)), "the copy that was filled last");
+    assert!(gone.primary_since(V(1)).is_some_and(|epoch| epoch > since), "another server serves it");
+    assert_eq!((holders(&gone)[0].len(), holders(&gone)[1].len(), acceptors(&gone)), (2, 2, vec![0, 1]));
+    assert_eq!(gone.retiring(S(1)), Err(ViewError::TooFew { server: S(1), replicas: 2 }));
+    // A third one joins, and becomes an acceptor: then one may be lost.
+    let three = settled(gone.with_server("new:1", 5).expect("another one"));
+    assert_eq!(acceptors(&three), [0, 1, 3]);
+    // It takes the place of one that leaves.
+    let four = settled(three.with_server("new:2", 6).expect("another one"));
+    let gone = settled(four.retiring(S(1)).expect("it may leave"));
+    assert_eq!((acceptors(&gone), gone.wanting().next()), (vec![0, 3, 4], None));
+}
+
+#[test]
+fn servers_that_join_are_in_use_in_the_end_and_others_leave_whatever_is_lost_meanwhile() {
     for seed in 0..4000 {
         let random = Random::new(seed);
         let (n, replicas) = (2 + below(&random, 5) as u16, 1 + below(&random, 3) as u16);
@@ -164,7 +222,8 @@ fn servers_that_join_are_in_use_in_the_end_whatever_is_lost_meanwhile() {
                 }
                 2 => view.readmit(server, view.epoch() << 32).or(Ok(view.clone())),
                 3 => Ok(filled(view)),
-                _ => Ok(view.grown().unwrap_or(view)),
+                4 if below(&random, 3) == 0 => view.retiring(server).or(Ok(view.clone())),
+                _ => Ok(view.next_step().unwrap_or(view)),
             }
             .expect("a change");
             assert_eq!(View::decode(&view.encode()).as_ref(), Ok(&view), "seed {seed}");
@@ -172,14 +231,14 @@ fn servers_that_join_are_in_use_in_the_end_whatever_is_lost_meanwhile() {
         for number in (0..view.servers().len() as u16).map(S) {
             view = view.readmit(number, view.epoch() << 32).unwrap_or(view);
         }
-        view = filled(view);
-        while let Some(next) = view.grown() {
-            view = filled(next);
-        }
-        let copies: Vec<usize> = holders(&view).iter().map(Vec::len).collect();
+        view = settled(view);
+        let copies = (0..).map(V).zip(holders(&view)).filter(|(volume, _)| !view.is_retired(*volume));
+        let copies: Vec<usize> = copies.map(|(_, holders)| holders.len()).collect();
         // Where servers lost their parts in an odd order, the only free slot may be on a server that has a copy.
         let is_stuck = view.wanting().next().is_some();
         assert!(is_stuck || view.volumes_in_use() == view.servers().len(), "seed {seed}: {view:?}");
+        let is_settled = |server: &Server| server.stays() || server.has_left();
+        assert!(is_stuck || view.servers().iter().all(is_settled), "seed {seed}: {view:?}");
         assert!(
             is_stuck || copies.iter().all(|copies| *copies == usize::from(view.replicas())),
             "seed {seed}"
@@ -208,14 +267,17 @@ fn damage_is_named() {
         (&[(16, 3)], "a number of servers that does not fit the copies"),
         (&[(18, 0)], "slots without bytes"),
         (&[(26, 200)], "more items than bytes"),
-        (&[(46, 2)], "neither yes nor no"),
+        (&[(46, 16)], "a standing that cannot be"),
+        (&[(46, 9)], "a standing that cannot be"),
+        (&[(46, 12)], "a standing that cannot be"),
+        (&[(46, 3), (67, 3)], "no acceptors"),
         (&[(volume - 4, 0)], "a number of volumes that cannot be"),
         (&[(volume - 4, 1), (volume - 1, 0x80)], "a number of volumes that cannot be"),
-        (&[(volume - 4, 3)], "more items than bytes"),
+        (&[(volume - 4, 3)], "cut short"),
         (&[(volume - 4, 1)], "more than belongs there"),
         (&[(volume, 2)], "a primary since an epoch that was not"),
         (&[(volume, 0)], "a primary since an epoch that was not"),
-        (&[(volume + 8, 0)], "a volume without copies"),
+        (&[(volume + 8, 0)], "a primary since an epoch that was not"),
         (&[(primary + 4, 1)], "a primary that is being filled"),
         (&[(primary, 2)], "a copy on a server that is not in the view"),
         (&[(46, 0)], "a copy on a server that is not in the view"),

@@ -41,7 +41,11 @@ impl Chain {
                     >= usize::from(new.replicas());
                 let begins = number >= old.volumes_in_use() && number < in_use;
                 self.require(!begins || is_whole, || format!("{volume:?} is in use, and not whole"));
-                let primary = new.primary(volume).expect("there is such a volume");
+                let Some(primary) = new.primary(volume) else {
+                    let leaves = new.servers().get(number).is_some_and(|server| !server.stays());
+                    self.require(leaves, || format!("{volume:?} is retired, and its server stays"));
+                    continue;
+                };
                 let mut was = old.primary(volume).into_iter().chain(old.backups(volume).iter().copied());
                 let whole = was.any(|copy| copy == primary)
                     && old.incarnation(primary.server) == new.incarnation(primary.server);

@@ -280,7 +280,9 @@ impl Sim {
         let node = &mut self.nodes[at];
         let process = node.process.as_mut().expect("a process that runs");
         process.highest = process.highest.next(process.number);
+        let known = process.view.as_ref().map_or_else(Vec::new, View::encode);
         let proposal = Proposal::new(&node.acceptors, View::acceptors_of, process.highest, noted);
+        let proposal = proposal.after(&known);
         process.attempt = Some(Attempt { proposal, began, newest });
         self.ask(at);
     }
@@ -333,8 +335,13 @@ impl Sim {
             }
             return Some(at_epoch(&view, view.without(server).ok()?));
         }
+        let staying = view.servers().iter().filter(|server| server.stays()).count();
+        if !self.calm && staying > 3.max(1 + usize::from(view.replicas())) && self.below(16) == 0 {
+            let leaver = MemoryServerId(self.any_node() as u16);
+            return Some(at_epoch(&view, view.retiring(leaver).ok()?));
+        }
         if !self.over && self.below(4) == 0 {
-            if let Some(next) = view.grown() {
+            if let Some(next) = view.next_step() {
                 return Some(at_epoch(&view, next));
             }
             let joins = view.servers().len();
