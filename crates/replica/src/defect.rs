@@ -24,12 +24,14 @@ pub enum Defect {
     ReleaseRepeated,
     /// An atomic without an answer leaves the backups as they are.
     UnknownUncopied,
+    /// What the last copy that was asked says of a verb counts, although another one has executed it.
+    LastAnswerCounts,
     /// A READ that is sent again leaves any bytes beside its window.
     RestForgotten,
 }
 
 impl Defect {
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 10] = [
         Self::PrimaryFirst,
         Self::OneCopySuffices,
         Self::AtomicsUncopied,
@@ -38,6 +40,7 @@ impl Defect {
         Self::ViewNotCompared,
         Self::ReleaseRepeated,
         Self::UnknownUncopied,
+        Self::LastAnswerCounts,
         Self::RestForgotten,
     ];
 }

@@ -8,7 +8,7 @@
 //! that may give a lock back, once the primary may have executed it: others change what the lock protects from then on. The
 //! caller learns that its outcome is unknown. But if that primary is lost, the outcome is what the next one answered.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::sync::Arc;
 
 use pando_fabric::defect::defect;
@@ -57,6 +57,10 @@ struct Outcomes {
     /// View in which it was sent last.
     epoch: u64,
 }
+
+/// Whether a copy may have executed a WRITE that was sent to several, perhaps repeatedly.
+#[derive(Default)]
+struct Begun(Cell<bool>);
 
 /// What became of a verb that all others see at one copy.
 enum Outcome {
@@ -273,15 +277,15 @@ impl<E: Endpoint> Replicated<E> {
         if !may_repeat {
             return self.once(group, at, first, fresh, attempt).await;
         }
-        let mut first = Some(first);
-        self.repeat(group, at, async |volume| {
+        let (mut first, begun) = (Some(first), Begun::default());
+        let written = self.repeat(group, at, async |volume| {
             let mut bufs = first.take().unwrap_or_else(&fresh);
             for copy in in_order(volume) {
-                bufs = attempt(copy, bufs).await?;
+                bufs = begun.note(attempt(copy, bufs).await)?;
             }
             Ok(bufs)
-        })
-        .await
+        });
+        written.await.map_err(|error| begun.error(error))
     }
 
     async fn write_copies(
@@ -304,19 +308,22 @@ impl<E: Endpoint> Replicated<E> {
     async fn write_copies_at_once(&self, group: &Group, at: GlobalAddr, from: PageBuf) -> Result<PageBuf> {
         self.check(group, at, from.window_len()).await?;
         let (kept, mut first) = (Kept::of_write(&self.below, &from), Some(from));
+        let begun = Begun::default();
         let written = self
             .repeat(group, at, async |volume| {
                 let writes = in_order(volume).map(|copy| {
                     let buf = first.take().unwrap_or_else(|| kept.again(&self.below));
                     self.below.write(copy.at(at.offset()), buf)
                 });
-                let written = join_all(writes).await.into_iter().collect::<Result<Vec<_>>>()?;
+                let written = join_all(writes).await.into_iter().map(|written| begun.note(written));
+                let written = written.collect::<Vec<_>>().into_iter().collect::<Result<Vec<_>>>()?;
                 let mut written = written.into_iter();
                 let one = written.next().expect("a volume has a copy");
                 written.for_each(|buf| self.below.recycle(buf));
                 Ok(one)
             })
-            .await?;
+            .await
+            .map_err(|error| begun.error(error))?;
         kept.recycle(&self.below);
         Ok(written)
     }
@@ -360,7 +367,9 @@ impl<E: Endpoint> Replicated<E> {
         };
         let after = atomic.result(before);
         if after != before && !defect(Defect::AtomicsUncopied) {
-            self.make_equal(group, at, primary, before, after).await?;
+            let copied = self.make_equal(group, at, primary, before, after).await;
+            copied
+                .map_err(|error| if defect(Defect::LastAnswerCounts) { error } else { as_unknown(error) })?;
         }
         Ok(before)
     }
@@ -508,6 +517,19 @@ impl<E: Endpoint> Replicated<E> {
             });
         }
         Ok(results)
+    }
+}
+
+impl Begun {
+    fn note<T>(&self, sent: Result<T>) -> Result<T> {
+        let may_be = sent.as_ref().err().is_none_or(FabricError::may_have_taken_effect);
+        self.0.set(self.0.get() || may_be);
+        sent
+    }
+
+    /// The error of the WRITE, of which the last answer was `error`.
+    fn error(&self, error: FabricError) -> FabricError {
+        if self.0.get() && !defect(Defect::LastAnswerCounts) { as_unknown(error) } else { error }
     }
 }
 
