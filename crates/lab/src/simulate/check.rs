@@ -1,6 +1,7 @@
 //! Conditions that a history must meet.
 //!
-//! - *Operations on one key* are linearizable, key by key ([`linear`](super::linear)).
+//! - *Operations on one key* are linearizable, key by key ([`linear`](super::linear)). What SMART read while a memory server was
+//!   lost is not looked at ([`History::undone`]).
 //! - *Scans* return keys of their range, in order, each once, up to their limit. For each key that a scan
 //!   passed, its result states what the key held at some time during the scan: that value, or nothing. These
 //!   statements are lookups in the histories of their keys, so a scan must neither miss a key that was
@@ -75,7 +76,7 @@ pub fn check(history: &History, calm: Nanos) -> Vec<Violation> {
     violations.extend(history.records.iter().filter_map(|record| check_scan(history, record)).take(TOLD));
     let mut events: Vec<Vec<Event>> = vec![Vec::new(); history.known];
     for (number, record) in history.records.iter().enumerate() {
-        add_events(&mut events, number, record);
+        add_events(&mut events, history, number, record);
     }
     let keys = events.iter().zip(0..);
     violations.extend(keys.filter_map(|(events, key)| check_key(history, key, events)).take(TOLD));
@@ -142,10 +143,13 @@ fn passed(scan: &Scan, entries: &Entries) -> std::ops::Range<Key> {
 }
 
 /// Adds the effects of an operation to the histories of its keys.
-fn add_events(events: &mut [Vec<Event>], number: usize, record: &Record) {
+fn add_events(events: &mut [Vec<Event>], history: &History, number: usize, record: &Record) {
     let returned = record.returned.as_ref();
     let step = returned.map(|(step, ..)| *step);
+    let undone = &history.undone;
+    let is_sure = record.invoked_at >= undone.end || returned.is_some_and(|(_, at, _)| *at < undone.start);
     let mut add = |key: Key, found: Found, left: Left, returned: Option<Step>| {
+        let found = if is_sure { found } else { Found::Anything };
         // A key that is not of the run is a violation of its scan.
         if let Some(events) = events.get_mut(key as usize) {
             events.push(Event { found, left, invoked: record.invoked, returned, record: number });
@@ -167,7 +171,9 @@ fn add_events(events: &mut [Vec<Event>], number: usize, record: &Record) {
         (Op::Update(key, value), Some(Answer::Flag(done))) => {
             add(*key, known(*done), if *done { Left::Value(*value) } else { Left::AsItWas }, step);
         }
-        (Op::Remove(key), Some(Answer::Flag(existed))) => add(*key, known(*existed), Left::Absent, step),
+        (Op::Remove(key), Some(Answer::Flag(existed))) => {
+            add(*key, known(*existed), if *existed { Left::Absent } else { Left::AsItWas }, step);
+        }
         (Op::Swap { key, expected, new }, Some(Answer::Swapped)) => {
             add(*key, holds(*expected), leaves(*new), step)
         }

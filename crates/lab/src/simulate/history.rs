@@ -8,6 +8,7 @@
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::fmt::Write;
+use std::ops::Range;
 
 use pando_fabric::Nanos;
 use xxhash_rust::xxh3::Xxh3;
@@ -147,6 +148,8 @@ pub struct Book {
     pub calm: Cell<Nanos>,
     /// An operation may wait for this many times its patience.
     pub waits: Cell<Nanos>,
+    /// What was read at these virtual times may have been undone: [`History::undone`].
+    pub undone: RefCell<Range<Nanos>>,
     /// Virtual times at which compute servers die, and their numbers, the next one last.
     pub deaths: RefCell<Vec<(Nanos, usize)>>,
     /// Number of operations that may still be cut off.
@@ -168,6 +171,7 @@ impl Book {
             operations: Cell::new(0),
             calm: Cell::new(0),
             waits: Cell::new(WAITS),
+            undone: RefCell::new(0..0),
             faulty_until: Cell::new(0),
             deaths: RefCell::default(),
             cuts_left: Cell::new(0),
@@ -236,6 +240,7 @@ impl Book {
         History {
             names,
             waits: self.waits.get(),
+            undone: self.undone.into_inner(),
             known,
             values: self.values.into_inner(),
             before: self.before,
@@ -251,6 +256,9 @@ pub struct History {
     pub known: usize,
     /// An operation may wait for this many times its patience.
     pub waits: Nanos,
+    /// An operation that was in progress at some of these virtual times may have seen an atomic that was lost with a memory server,
+    /// although others have read it (docs/replicas.md).
+    pub undone: Range<Nanos>,
     values: Values,
     pub before: Vec<Option<Value>>,
     pub records: Vec<Record>,

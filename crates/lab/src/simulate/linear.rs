@@ -314,6 +314,8 @@ impl Search {
     fn only_looks(&self, event: &Event) -> bool {
         match event.left {
             Left::AsItWas => true,
+            // It fits later, too, and may be needed there.
+            _ if event.found == Found::Anything => false,
             Left::Absent => self.held == Held::Absent,
             Left::Value(value) => self.held == Held::Unseen && self.is_unseen(value),
         }

@@ -23,8 +23,10 @@ use crate::under_test::peers::{BlockFault, Blocks, PeerTree, allocated, check_bl
 use crate::under_test::{Audited, sherman, smart};
 
 /// Longest time that an operation waits for others. Remote locks are not fair, so an operation may wait long
-/// if many want one lock and the network is slow.
-const PEER_PATIENCE_NS: Nanos = 3 * PATIENCE_NS;
+/// if many want one lock and the network is slow; the more copies have to be changed, the longer.
+fn patience_ns(setup: &Setup) -> Nanos {
+    3 * setup.copies as Nanos * PATIENCE_NS
+}
 
 /// Requirements of a run on a peer besides operations.
 #[allow(async_fn_in_trait, reason = "everything runs on one thread")]
@@ -207,7 +209,7 @@ impl SimulatedPeer for Sherman {
     fn config(setup: &Setup, case: &ShermanCase) -> Result<sherman::Parameters, ShermanError> {
         let shape = Shape::new(setup.sizes.key, setup.sizes.value, case.node_bytes, &case.options)?;
         let config = Config {
-            patience_ns: PEER_PATIENCE_NS,
+            patience_ns: patience_ns(setup),
             read_ahead: setup.read_ahead,
             ..Config::new(INDEX, case.options)
         };
@@ -246,12 +248,12 @@ impl SimulatedPeer for Sherman {
 impl SimulatedPeer for Smart {
     type Case = SmartCase;
 
-    fn config(_: &Setup, case: &SmartCase) -> Result<smart::Parameters, SmartError> {
+    fn config(setup: &Setup, case: &SmartCase) -> Result<smart::Parameters, SmartError> {
         let smart::Parameters { options, config } = smart::configured(case.techniques, INDEX);
         let options = CreateOptions { table_locks: case.table_locks, ..options };
         let config = SmartConfig {
             cache_bytes: case.cache_bytes,
-            patience_ns: PEER_PATIENCE_NS,
+            patience_ns: patience_ns(setup),
             scan_width: case.scan_width,
             limbo_bytes: case.limbo_bytes,
             look_every: case.look_every,

@@ -179,11 +179,13 @@ fn run_on<I: Index + 'static>(
     let (mut faulty_until, mut rest) = (end_of(&plan), 0);
     if let Some(loss) = cluster.loss {
         faulty_until = faulty_until.max(loss.is_over());
+        *book.undone.borrow_mut() = setup.undone_by(loss);
     }
+    book.waits.set(book.waits.get() * setup.copies as Nanos);
     if setup.faults.cuts_off() {
         (faulty_until, rest) = (faulty_until.max(began + setup.span()), RESTS * REST_NS);
         book.cuts_left.set(CUTS_MAX);
-        book.waits.set(WAITS_FOR_LEFTOVERS);
+        book.waits.set(WAITS_FOR_LEFTOVERS * setup.copies as Nanos);
     }
     if setup.deaths() > 0 {
         *book.deaths.borrow_mut() = plan_deaths(setup, began);

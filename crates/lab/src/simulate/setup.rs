@@ -4,6 +4,8 @@
 //! Each aspect is drawn from its own random numbers, so a new aspect does not change the others of existing
 //! seeds.
 
+use std::ops::Range;
+
 use pando_dex::OffloadPolicy;
 use pando_fabric::{MemoryServerId, Nanos, Random};
 use pando_sim::{FaultKind, Faults, Model, Preemption};
@@ -100,6 +102,8 @@ pub struct Setup {
     pub case: Case,
 }
 
+/// Longest time in which an atomic reaches all copies, at the usual latency.
+const ATOMIC_NS: f64 = 50_000.0;
 /// Longest time that an operation waits for others, in virtual time.
 pub const PATIENCE_NS: Nanos = 50_000_000;
 
@@ -221,6 +225,18 @@ impl Setup {
         let is_exposed = matches!(self.system, System::Smart(_)) && self.faults.lose_answers();
         let server = MemoryServerId(draw.below(self.memory_servers as u64) as u16);
         (is_lost && !is_exposed).then(|| Loss { server, at: began + 1 + draw.below(span) })
+    }
+
+    /// When atomics were in progress that a loss may have undone, although others have read them. DEX and Sherman change locks by
+    /// atomics, and data by WRITEs.
+    pub fn undone_by(&self, loss: Loss) -> Range<Nanos> {
+        match self.system {
+            System::Smart(_) => {
+                let takes = (ATOMIC_NS * self.latency_scale.max(1.0)) as Nanos;
+                loss.at.saturating_sub(takes)..loss.at + 1
+            }
+            _ => 0..0,
+        }
     }
 
     /// Name of the simulated system.

@@ -224,6 +224,21 @@ fn a_lock_is_given_back_although_a_memory_server_is_lost() {
     }
 }
 
+/// These seeds detect an atomic, or a release, that counts as without effect because a copy could not be asked, although the primary has
+/// executed it. A lock stays set then, or a change appears that was said to have failed.
+#[test]
+fn a_copy_that_cannot_be_asked_does_not_say_what_others_did() {
+    for seed in [13_001_982, 13_005_071, 13_009_245, 13_011_390, 13_014_025, 13_014_680] {
+        is_clean(&run_seed(seed, &Systems::default(), faults("all")));
+    }
+}
+
+/// Operations of this seed saw an atomic at a primary that was lost before its backups had it.
+#[test]
+fn what_was_seen_of_a_lost_memory_server_may_be_undone() {
+    is_clean(&run_seed(13_006_606, &Systems::default(), faults("all")));
+}
+
 /// This seed detects a copy of the root that leads to a node of others for good, which a dead process had locked.
 #[test]
 fn the_root_is_read_again_if_it_leads_to_what_a_dead_process_had_locked() {

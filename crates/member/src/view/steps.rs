@@ -156,7 +156,7 @@ impl View {
         let of_leaver = &mut next.servers[leaver];
         (of_leaver.is_in, of_leaver.stay) = (false, Stay::Left);
         if std::mem::take(&mut of_leaver.is_acceptor)
-            && next.acceptors().count() % 2 == 0
+            && next.acceptors().count().is_multiple_of(2)
             && let Some(spare) = next.servers.iter_mut().find(|server| server.is_spare())
         {
             spare.is_acceptor = true;

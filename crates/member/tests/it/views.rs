@@ -190,7 +190,7 @@ fn a_server_leaves_for_good_and_its_copies_are_on_others() {
 #[test]
 fn a_primary_leaves_a_server_and_a_full_server_makes_place() {
     // Volume 1 is served by server 2.
-    let first = view(3, 2).without(S(1)).and_then(|view| Ok(view.readmit(S(1), 2).expect("it is out")));
+    let first = view(3, 2).without(S(1)).map(|view| view.readmit(S(1), 2).expect("it is out"));
     let first = filled(first.expect("nothing is lost"));
     let since = first.epoch();
     let gone = settled(first.retiring(S(2)).expect("it may leave"));
