@@ -289,6 +289,30 @@ fn servers_join_while_clients_work_and_others_are_lost() {
     }
 }
 
+/// Two servers do not go on without one of them. The third one decides, too, once all copies are in place.
+#[test]
+fn a_pool_of_two_servers_stands_the_loss_of_one_after_a_third_has_joined() {
+    for lost in 0..3 {
+        let (mut servers, fabric) = group(2);
+        servers.push(Some(serve(11)));
+        fabric.join_group(&servers[2].as_ref().expect("it runs").addr().to_string()).expect("there is room");
+        wait_for_volumes(&fabric, 3);
+        wait_for_copies(&fabric, None, 3);
+        let until = Instant::now() + Duration::from_secs(20);
+        while fabric.view().expect("it is a group").acceptors().count() < 3 {
+            assert!(Instant::now() < until, "{:?}", fabric.view());
+            thread::sleep(Duration::from_millis(5));
+        }
+        let ep = endpoint(&fabric);
+        (0..3).for_each(|volume| set(&ep, word(volume), 5));
+        servers[lost] = None;
+        for volume in 0..3 {
+            assert_eq!(block_on(&ep, ep.read_word(word(volume))).expect("another one has a copy"), 5);
+            set(&ep, word(volume), 6);
+        }
+    }
+}
+
 #[test]
 fn servers_that_do_not_fit_do_not_join() {
     let (_servers, fabric) = group(3);
