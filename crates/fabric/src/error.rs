@@ -47,6 +47,15 @@ impl FabricError {
         matches!(self, Self::ServerUnreachable(_) | Self::TimedOut(_))
     }
 
+    /// The error of a verb of which another attempt, or another copy, may have taken effect: it says so.
+    #[must_use]
+    pub fn as_unknown(self) -> Self {
+        match self.unreached() {
+            Some(server) => Self::ServerUnreachable(server),
+            None => self,
+        }
+    }
+
     /// The memory server that did not answer or could not be asked.
     pub fn unreached(&self) -> Option<MemoryServerId> {
         match *self {

@@ -32,17 +32,21 @@ pub(crate) async fn write_words<E: Endpoint>(ep: &E, at: GlobalAddr, words: &[u6
     Ok(())
 }
 
-/// Repeats an idempotent `attempt` while it is not known whether it took effect, until `deadline`.
+/// Repeats an idempotent `attempt` while it is not known whether it took effect, until `deadline`. An error says so if one of the attempts
+/// may have.
 pub(crate) async fn until_answered<E: Endpoint, T>(
     ep: &E,
     deadline: Nanos,
     attempt: impl AsyncFn() -> Result<T>,
 ) -> Result<T> {
+    let mut is_unknown = false;
     loop {
         match attempt().await {
             Err(PoolError::Fabric(error)) if error.may_have_taken_effect() && ep.now() < deadline => {
+                is_unknown = true;
                 ep.yield_now().await;
             }
+            Err(PoolError::Fabric(error)) if is_unknown => return Err(error.as_unknown().into()),
             done => return done,
         }
     }

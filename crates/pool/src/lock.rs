@@ -318,7 +318,8 @@ pub(crate) enum Together {
 /// `deadline`.
 ///
 /// # Errors
-/// Errors of the verbs; the lock may still be set, and only some of the words written.
+/// Errors of the verbs; the lock may still be set, and only some of the words written. Each says that it may have taken effect: what is
+/// owed is written later, when the lock is given back.
 pub(crate) async fn write_words_unlock<E: Endpoint>(
     ep: &E,
     held: Held,
@@ -326,7 +327,11 @@ pub(crate) async fn write_words_unlock<E: Endpoint>(
     together: Together,
     deadline: Nanos,
 ) -> Result<()> {
-    until_settled(ep, held, deadline, async || try_write_words_unlock(ep, held, owed, together).await).await
+    let attempt = async || try_write_words_unlock(ep, held, owed, together).await;
+    until_settled(ep, held, deadline, attempt).await.map_err(|error| match error {
+        PoolError::Fabric(error) => error.as_unknown().into(),
+        error => error,
+    })
 }
 
 async fn try_write_words_unlock<E: Endpoint>(

@@ -167,7 +167,7 @@ impl<E: Endpoint> Replicated<E> {
     /// # Errors
     /// The error of the verb, if the server did answer, or the patience has ended.
     async fn wait(&self, group: &Group, epoch: u64, error: FabricError, waited: &mut Waited) -> Result<()> {
-        let Some(server) = unanswered_by(&error) else { return Err(error) };
+        let Some(server) = error.unreached() else { return Err(error) };
         let (now, patience) = (self.below.now(), group.views.patience());
         let until = *waited.until.get_or_insert_with(|| self.below.wait_until(now, patience));
         if now >= until {
@@ -226,7 +226,7 @@ impl<E: Endpoint> Replicated<E> {
                 }
                 Err(error) => {
                     let wait = self.wait(group, placement.epoch, error, &mut waited).await;
-                    wait.map_err(|error| if outcomes.is_none() { error } else { as_unknown(error) })?;
+                    wait.map_err(|error| if outcomes.is_none() { error } else { error.as_unknown() })?;
                 }
             }
         }
@@ -369,7 +369,7 @@ impl<E: Endpoint> Replicated<E> {
         if after != before && !defect(Defect::AtomicsUncopied) {
             let copied = self.make_equal(group, at, primary, before, after).await;
             copied
-                .map_err(|error| if defect(Defect::LastAnswerCounts) { error } else { as_unknown(error) })?;
+                .map_err(|error| if defect(Defect::LastAnswerCounts) { error } else { error.as_unknown() })?;
         }
         Ok(before)
     }
@@ -529,7 +529,7 @@ impl Begun {
 
     /// The error of the WRITE, of which the last answer was `error`.
     fn error(&self, error: FabricError) -> FabricError {
-        if self.0.get() && !defect(Defect::LastAnswerCounts) { as_unknown(error) } else { error }
+        if self.0.get() && !defect(Defect::LastAnswerCounts) { error.as_unknown() } else { error }
     }
 }
 
@@ -593,25 +593,6 @@ fn in_order(volume: &Volume) -> impl Iterator<Item = Replica> {
         order = vec![volume.primary];
     }
     order.into_iter()
-}
-
-/// The error of a verb that some copies have executed.
-fn as_unknown(error: FabricError) -> FabricError {
-    match unanswered_by(&error) {
-        Some(server) => FabricError::ServerUnreachable(server),
-        None => error,
-    }
-}
-
-/// The server that did not answer a verb, or could not be asked.
-fn unanswered_by(error: &FabricError) -> Option<MemoryServerId> {
-    match error {
-        FabricError::ServerUnreachable(server)
-        | FabricError::TimedOut(server)
-        | FabricError::NotConnected { server, .. }
-        | FabricError::Lost(server) => Some(*server),
-        _ => None,
-    }
 }
 
 impl<E: Endpoint> Endpoint for Replicated<E> {

@@ -216,11 +216,35 @@ fn placement_of(view: &View) -> Placement {
         shift: copy.shift(slot_bytes),
         is_syncing: copy.syncing,
     };
-    let volume = |volume: VolumeId| Volume {
-        len: slot_bytes,
-        primary: replica(&view.primary(volume).expect("a volume of the view")),
-        backups: view.backups(volume).iter().map(replica).collect(),
+    let volume = |id: VolumeId| match view.primary(id) {
+        Some(primary) => Volume {
+            len: slot_bytes,
+            primary: replica(&primary),
+            backups: view.backups(id).iter().map(replica).collect(),
+        },
+        // It is retired, and has no bytes.
+        None => {
+            let primary = Replica { server: MemoryServerId(id.0), shift: 0, is_syncing: false };
+            Volume { len: 0, primary, backups: Vec::new() }
+        }
     };
     let volumes = (0..view.volumes_in_use() as u16).map(|number| volume(VolumeId(number))).collect();
     Placement { epoch: view.epoch(), volumes }
+}
+
+#[cfg(test)]
+mod tests {
+    use pando_member::Server;
+
+    use super::*;
+
+    #[test]
+    fn a_retired_volume_has_no_bytes_and_the_others_are_where_they_were() {
+        let servers = (0..3).map(|number| Server::new(format!("host-{number}:1"), 1)).collect();
+        let view = View::new(7, 2, servers).expect("enough servers").with_slots_of(4096);
+        let (before, after) =
+            (placement_of(&view), placement_of(&view.retiring(MemoryServerId(2)).expect("two are left")));
+        assert_eq!(after.volumes[..2], before.volumes[..2]);
+        assert_eq!((after.volumes[2].len, after.volumes.len()), (0, 3));
+    }
 }

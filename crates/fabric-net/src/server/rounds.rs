@@ -192,7 +192,8 @@ impl Work {
                 }
                 if let (Some(view), Some(renew)) = (&view, renew) {
                     let others = (0..).map(MemoryServerId).zip(view.servers());
-                    for (number, server) in others.filter(|(number, _)| *number != me) {
+                    let others = others.filter(|(number, server)| *number != me && !server.has_left());
+                    for (number, server) in others {
                         let peer = peers.entry(number).or_insert_with(|| {
                             let (sender, receiver) = mpsc::channel();
                             let (address, changes) = (server.address().to_owned(), changes.clone());
@@ -336,7 +337,7 @@ impl Work {
     fn readmission(&self, from: MemoryServerId, renewed: &Renewed) -> Option<Change> {
         let known = self.member.known();
         let named = known.view.as_ref()?.servers().get(usize::from(from.0))?;
-        let is_new = !named.is_in() && named.incarnation() != renewed.incarnation;
+        let is_new = !named.is_in() && named.stays() && named.incarnation() != renewed.incarnation;
         let epoch = known.view.as_ref()?.epoch();
         let Renewed { incarnation, acceptor, .. } = *renewed;
         (is_new && known.lease.as_ref()?.serves(self.member.now())).then_some(Change::Readmit {
