@@ -187,10 +187,11 @@ struct Peer {
 ///   process is stopped. They need not show the same time.
 /// - [`learn`](Self::learn) is called with decided views only, and each change of a view makes its epoch larger.
 /// - Acceptors persist what they accept before they answer. A view may name another acceptor in the place of one that
-///   has lost its memory ([`View::with_acceptor`]). It is decided by a majority of the acceptors that the view before
-///   it names ([`Proposal`](crate::Proposal)), and a round asks those of a decided view. So the majorities of 2 have
-///   an acceptor in common if `S` knows the view before the newer one, or one with the same acceptors. If not, `S`
-///   has missed an earlier change of the acceptors, and the argument holds from that change on.
+///   has lost its memory ([`View::with_acceptor`]), or one more or less ([`View::next_step`]). It is decided by a majority of the
+///   acceptors that the view before it names ([`Proposal`](crate::Proposal)), and a round asks those of a decided view. So the
+///   majorities of 2 have an acceptor in common if `S` knows the view before the newer one, or one with the same acceptors,
+///   or with one more or less: of `n + 1` acceptors, any majority of `n` of them and any majority of all have one in common. If not,
+///   `S` has missed an earlier change of the acceptors, and the argument holds from that change on.
 /// - Each start of a process has a number of its own, so that answers to an earlier one do not count.
 /// - The caller does nothing for clients after the lease is over. What it has begun before must have taken effect by
 ///   then, or be prevented: connections are closed, the right to one-sided verbs is revoked. If that takes time, the
