@@ -187,7 +187,7 @@ impl Work {
                     known.behind_since.is_some_and(|since| now - since > self.member.terms.lease / 2);
                 drop(known);
                 if let (Some(register), Some(renew)) = (&register, renew) {
-                    // The thread runs as long as this channel.
+                    // A thread runs as long as its channel.
                     let _ = register.send(renew);
                 }
                 if let (Some(view), Some(renew)) = (&view, renew) {
@@ -200,7 +200,6 @@ impl Work {
                             scope.spawn(move || self.ask_peer(number, &address, &receiver, &changes));
                             sender
                         });
-                        // The thread runs as long as this channel.
                         let _ = peer.send(renew);
                     }
                     self.take(me, &self.member.renew(&renew));
