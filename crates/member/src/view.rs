@@ -86,6 +86,11 @@ impl VolumeCopy {
         Self { server, slot, syncing: false }
     }
 
+    /// One that is being filled.
+    fn filling(place: Place) -> Self {
+        Self { server: place.server, slot: place.slot, syncing: true }
+    }
+
     /// Offset in the region of the server at which the copy begins, in bytes, if slots have `slot_bytes` bytes.
     #[inline]
     pub fn shift(&self, slot_bytes: u64) -> u64 {
@@ -498,8 +503,9 @@ impl View {
         if of_volume.is_on(server) {
             return Err(ViewError::HasCopy { volume: volume.0, server });
         }
-        of_volume.backups.push(VolumeCopy { server, slot, syncing: true });
-        if !self.free_slots().any(|free| free == Place { server, slot }) {
+        let place = Place { server, slot };
+        of_volume.backups.push(VolumeCopy::filling(place));
+        if !self.free_slots().any(|free| free == place) {
             return Err(ViewError::NotFree { server, slot });
         }
         Ok(next)
@@ -721,7 +727,7 @@ fn read_server(reader: &mut Reader) -> Result<Server, BadField> {
         _ => return Err(reader.bad("a standing that cannot be")),
     };
     if acceptor == NO_ACCEPTOR && has(IS_NO_ACCEPTOR) {
-        return Err(reader.bad("no acceptor that is not known"));
+        return Err(reader.bad("a standing that cannot be"));
     }
     let is_acceptor = acceptor != NO_ACCEPTOR && !has(IS_NO_ACCEPTOR);
     let Ok(address) = text(reader.counted()?) else { return Err(reader.bad("an address that is no text")) };

@@ -25,7 +25,7 @@ use crate::under_test::{Audited, sherman, smart};
 /// Longest time that an operation waits for others. Remote locks are not fair, so an operation may wait long
 /// if many want one lock and the network is slow; the more copies have to be changed, the longer.
 fn patience_ns(setup: &Setup) -> Nanos {
-    3 * setup.copies as Nanos * PATIENCE_NS
+    3 * setup.waits_for_copies() * PATIENCE_NS
 }
 
 /// Requirements of a run on a peer besides operations.

@@ -181,12 +181,12 @@ fn run_on<I: Index + 'static>(
         faulty_until = faulty_until.max(loss.is_over());
         *book.undone.borrow_mut() = setup.undone_by(loss);
     }
-    book.waits.set(book.waits.get() * setup.copies as Nanos);
     if setup.faults.cuts_off() {
         (faulty_until, rest) = (faulty_until.max(began + setup.span()), RESTS * REST_NS);
         book.cuts_left.set(CUTS_MAX);
-        book.waits.set(WAITS_FOR_LEFTOVERS * setup.copies as Nanos);
+        book.waits.set(WAITS_FOR_LEFTOVERS);
     }
+    book.waits.set(book.waits.get() * setup.waits_for_copies());
     if setup.deaths() > 0 {
         *book.deaths.borrow_mut() = plan_deaths(setup, began);
         // Threads notice the last ones within this time, and heirs have come.

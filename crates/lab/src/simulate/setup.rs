@@ -239,6 +239,14 @@ impl Setup {
         }
     }
 
+    /// How many times as long an operation may wait because others change all copies under remote locks, which are not fair.
+    pub fn waits_for_copies(&self) -> Nanos {
+        match self.case {
+            Case::Sherman(_) | Case::Smart(_) => self.copies as Nanos,
+            Case::Dex(_) | Case::Pool(_) => 1,
+        }
+    }
+
     /// Name of the simulated system.
     pub fn name(&self) -> &'static str {
         match self.case {

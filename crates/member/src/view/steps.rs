@@ -140,7 +140,7 @@ impl View {
         })?;
         let at = self.volumes.iter().position(|other| std::ptr::eq(other, volume))?;
         let mut next = self.next();
-        next.volumes[at].backups.push(VolumeCopy { server: place.server, slot: place.slot, syncing: true });
+        next.volumes[at].backups.push(VolumeCopy::filling(place));
         Some(next)
     }
 
@@ -185,7 +185,7 @@ impl View {
             (!volume.is_on(place.server)).then_some((from, volume))
         });
         let (_, moves) = moves.min_by_key(|(from, _)| *from)?;
-        moves.backups.push(VolumeCopy { server: place.server, slot: place.slot, syncing: true });
+        moves.backups.push(VolumeCopy::filling(*place));
         Some(next)
     }
 
